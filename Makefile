@@ -1,0 +1,40 @@
+# `make demo` and `make test` install what is missing into .venv first; nothing else is needed.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test check format slurm-scripts clean help
+
+help:
+	@echo "make demo    train e5-small on the embedded corpus (about 3 minutes on 2 cores, after the install)"
+	@echo "make test    run the tests"
+	@echo "make check   format, lint and types"
+	@echo "make format  put the code into format"
+	@echo "make clean   remove .venv and caches"
+
+$(INSTALLED): pyproject.toml constraints/cpu.txt
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed ($(PYTHON) not found); make PYTHON=python3 ..." >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/cpu.txt -e '.[dev]'
+	touch $(INSTALLED)
+
+demo: $(INSTALLED)
+	$(BIN)/lnli stage e5-small
+	$(BIN)/lnli fit --config experiments/demo.yaml --run-dir runs/demo-$$(date +%Y%m%d-%H%M%S)
+
+test: $(INSTALLED)
+	$(BIN)/lnli stage e5-small
+	$(BIN)/python -m pytest -m "not gpu and not multigpu"
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,273 @@
+"""Models that do not read the law, or hardly: majority, `hyponly-v1`, `overlap-v1`, and the rows that defeat them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from lightning_nli.data.splits import stable_unit
+from lightning_nli.data.text import normalize_text
+from lightning_nli.metrics import label_indices, scores_from_confusion
+from lightning_nli.swaps import WORD_PATTERN, augment_with_swaps, list_words, mine_swaps, parse_augment, random_swaps
+from lightning_nli.types import LabelScheme, UserError
+
+__all__ = [
+    "augment_with_swaps",
+    "hard_rows",
+    "hard_scores",
+    "hypothesis_only",
+    "majority",
+    "mine_swaps",
+    "overlap",
+    "overlap_features",
+    "parse_augment",
+    "random_swaps",
+]
+
+Probabilities = npt.NDArray[np.float64]
+Featurizer = Callable[[pl.DataFrame, pl.DataFrame], tuple[Any, Any]]
+
+OVERLAP_FEATURES = ("jaccard", "containment", "new_word_rate", "length_ratio", "numbers_in_common")
+
+
+def majority(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
+    """Answer every row with the shares of the labels in `train`; of equal shares the earlier label is the answer.
+
+    Args:
+        train: Labelled examples.
+        frame: Examples to answer.
+        scheme: Labels.
+
+    Returns:
+        `example_id label group_id prob_<label>... predicted` (`metrics.score`), in the order of `frame`.
+
+    Raises:
+        UserError: `train` is empty.
+    """
+    labels = _training_labels(train, scheme)
+    shares = np.bincount(labels, minlength=len(scheme.labels)) / len(labels)
+    return _predictions(frame, np.tile(shares, (frame.height, 1)), scheme)
+
+
+def hypothesis_only(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
+    """`hyponly-v1`: TF-IDF of the hypothesis (words and pairs of words) and logistic regression, blind to the premise.
+
+    Words that stand in one hypothesis only are dropped, unless that leaves none (then all count). A training set of
+    one label is answered by `majority`.
+
+    Args:
+        train: Labelled examples.
+        frame: Examples to answer.
+        scheme: Labels.
+
+    Returns:
+        As `majority`.
+
+    Raises:
+        UserError: `train` is empty or no hypothesis holds a word.
+    """
+    return _linear_model(train, frame, scheme, _hypothesis_features)
+
+
+def overlap(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
+    """`overlap-v1`: the features of `hyponly-v1` and five of `overlap_features`, scaled to unit variance.
+
+    Args, Returns, Raises: as `hypothesis_only`.
+    """
+    return _linear_model(train, frame, scheme, _hypothesis_and_overlap_features)
+
+
+def overlap_features(frame: pl.DataFrame) -> npt.NDArray[np.float64]:
+    """What premise and hypothesis share, (N, 5) in the order of `OVERLAP_FEATURES`.
+
+    Jaccard index of the word sets; share of the hypothesis' word set that stands in the premise; share of its words,
+    repeats counted, that do not; words of the hypothesis by words of the premise; distinct numbers in both.
+    """
+    pairs = zip(frame["premise"], frame["hypothesis"], strict=True)
+    rows = [_overlap_of(premise, hypothesis) for premise, hypothesis in pairs]
+    return np.array(rows, dtype=np.float64).reshape(frame.height, len(OVERLAP_FEATURES))
+
+
+def hard_rows(frame: pl.DataFrame, scheme: LabelScheme, folds: int = 10) -> list[str]:
+    """Ids, sorted, of the rows that `hyponly-v1` gets wrong when trained on the laws of the other folds.
+
+    Whole laws (premises, for rows without a law) go to the folds in hash order, each to the fold with fewest rows.
+    With fewer laws than folds there are fewer folds; with one law nothing can be cross-fitted and no row is hard.
+
+    Args:
+        frame: Labelled examples; their order does not matter.
+        scheme: Labels.
+        folds: Number of folds, at least 2.
+
+    Raises:
+        ValueError: fewer than 2 folds are asked for.
+    """
+    if folds < 2:
+        raise ValueError(f"cross-fitting needs at least 2 folds, not {folds}")
+    rows = frame.sort("example_id")
+    fold_N = _folds_by_law(rows, folds)
+    if fold_N is None:
+        return []
+    wrong: list[str] = []
+    for fold in range(int(fold_N.max()) + 1):
+        is_held = pl.Series(fold_N == fold)
+        answers = hypothesis_only(rows.filter(~is_held), rows.filter(is_held), scheme)
+        wrong += answers.filter(pl.col("predicted") != pl.col("label").cast(pl.String))["example_id"]
+    return sorted(wrong)
+
+
+def hard_scores(
+    predictions: pl.DataFrame, ids: Collection[str], baseline_predictions: pl.DataFrame | None, scheme: LabelScheme
+) -> dict[str, Any]:
+    """Scores on the hard rows: recall per label and their mean, never raw accuracy (a constant answer can win that).
+
+    Args:
+        predictions: Answers to the whole set (`metrics.score`).
+        ids: `hard_rows` of the set.
+        baseline_predictions: Answers of `hyponly-v1`, trained on the run's training split; None: not known.
+        scheme: Labels.
+
+    Returns:
+        `num_examples`, `recall` {label: share or null where the label is not in gold}, `balanced` (mean of the recalls
+        that are there), `baseline` (`balanced` of the baseline on the same rows).
+
+    Raises:
+        ValueError: a hard row has no answer.
+    """
+    recall = _recalls(predictions, ids, scheme)
+    baseline = None if baseline_predictions is None else _recalls(baseline_predictions, ids, scheme)
+    return {
+        "num_examples": len(ids),
+        "recall": recall,
+        "balanced": _mean_known(recall),
+        "baseline": None if baseline is None else _mean_known(baseline),
+    }
+
+
+def _training_labels(train: pl.DataFrame, scheme: LabelScheme) -> npt.NDArray[np.int64]:
+    if train.is_empty():
+        raise UserError("a baseline needs training rows, there are none")
+    return label_indices(train, "label", scheme)
+
+
+def _predictions(frame: pl.DataFrame, probabilities: Probabilities, scheme: LabelScheme) -> pl.DataFrame:
+    """Lay out probabilities (N, C), columns in scheme order, as fp32; the answer is the first of the highest."""
+    assert probabilities.shape == (frame.height, len(scheme.labels)), probabilities.shape
+    stored = probabilities.astype(np.float32)
+    answers = [scheme.names[index] for index in stored.argmax(axis=1)]
+    columns = [pl.Series(f"prob_{name}", stored[:, index]) for index, name in enumerate(scheme.names)]
+    return frame.select("example_id", "label", "group_id").with_columns(
+        *columns, pl.Series("predicted", answers, dtype=pl.String)
+    )
+
+
+def _linear_model(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelScheme, featurize: Featurizer) -> pl.DataFrame:
+    from sklearn.linear_model import LogisticRegression
+
+    labels = _training_labels(train, scheme)
+    classes = np.unique(labels)
+    if len(classes) == 1 or frame.is_empty():
+        return majority(train, frame, scheme)
+    seen, asked = featurize(train, frame)
+    model = LogisticRegression(C=4.0, solver="lbfgs", max_iter=1000).fit(seen, labels)
+    probabilities = np.zeros((frame.height, len(scheme.labels)))
+    probabilities[:, model.classes_] = model.predict_proba(asked)  # a label absent from training keeps 0
+    return _predictions(frame, probabilities, scheme)
+
+
+def _hypothesis_features(train: pl.DataFrame, frame: pl.DataFrame) -> tuple[Any, Any]:
+    """Sparse TF-IDF rows of both frames, fitted on `train`."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = [normalize_text(text) for text in train["hypothesis"]]
+    has_repeats = _has_word_in_two(texts)
+    vectorizer = TfidfVectorizer(
+        lowercase=True,
+        token_pattern=WORD_PATTERN,
+        ngram_range=(1, 2),
+        min_df=2 if has_repeats else 1,
+        sublinear_tf=True,
+    )
+    seen = vectorizer.fit_transform(texts)
+    return seen, vectorizer.transform([normalize_text(text) for text in frame["hypothesis"]])
+
+
+def _has_word_in_two(texts: list[str]) -> bool:
+    """Whether a word stands in two of the texts.
+
+    Raises:
+        UserError: there is no word at all.
+    """
+    known: set[str] = set()
+    for text in texts:
+        words = set(list_words(text))
+        if not known.isdisjoint(words):
+            return True
+        known |= words
+    if not known:
+        raise UserError("no training hypothesis holds a word: nothing to learn from")
+    return False
+
+
+def _hypothesis_and_overlap_features(train: pl.DataFrame, frame: pl.DataFrame) -> tuple[Any, Any]:
+    from scipy.sparse import csr_array, hstack
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(overlap_features(train))
+    parts = zip((train, frame), _hypothesis_features(train, frame), strict=True)
+    seen, asked = (
+        hstack([words, csr_array(scaler.transform(overlap_features(rows)))], format="csr") for rows, words in parts
+    )
+    return seen, asked
+
+
+def _overlap_of(premise: str, hypothesis: str) -> tuple[float, ...]:
+    premise_words, hypothesis_words = list_words(premise), list_words(hypothesis)
+    known, asked = set(premise_words), set(hypothesis_words)
+    shared = len(known & asked)
+    numbers = set(re.findall(r"\d+", normalize_text(premise))) & set(re.findall(r"\d+", normalize_text(hypothesis)))
+    return (
+        shared / max(len(known | asked), 1),
+        shared / max(len(asked), 1),
+        sum(word not in known for word in hypothesis_words) / max(len(hypothesis_words), 1),
+        len(hypothesis_words) / max(len(premise_words), 1),
+        len(numbers),
+    )
+
+
+def _folds_by_law(rows: pl.DataFrame, folds: int) -> npt.NDArray[np.int64] | None:
+    """Fold of each row, (N,); None if there are not two units to hold apart."""
+    own = [pl.format(f"{name}:{{}}", name) for name in ("law_id", "premise_id", "example_id")]  # no name meets another
+    units = rows.select(unit=pl.coalesce(own)).to_series()
+    counts = dict(units.value_counts().iter_rows())
+    num_folds = min(folds, len(counts))
+    if num_folds < 2:
+        return None
+    sizes, fold_of = [0] * num_folds, {}
+    for unit in sorted(counts, key=lambda name: (stable_unit(name, 0), name)):
+        fold_of[unit] = sizes.index(min(sizes))
+        sizes[fold_of[unit]] += counts[unit]
+    return np.array([fold_of[unit] for unit in units], dtype=np.int64)
+
+
+def _recalls(predictions: pl.DataFrame, ids: Collection[str], scheme: LabelScheme) -> dict[str, float | None]:
+    wanted = set(ids)
+    rows = predictions.filter(pl.col("example_id").is_in(pl.Series(sorted(wanted), dtype=pl.String).implode()))
+    if rows.height != len(wanted):
+        missing = sorted(wanted - set(rows["example_id"]))
+        raise ValueError(f"{len(wanted)} hard rows, {rows.height} answers; without one: {missing[:5]}")
+    size = len(scheme.labels)
+    gold, answer = (label_indices(rows, name, scheme) for name in ("label", "predicted"))
+    confusion = np.bincount(gold * size + answer, minlength=size * size).reshape(size, size)
+    per_class = scores_from_confusion(confusion, scheme, None).per_class
+    return {name: scores.recall if scores.support else None for name, scores in per_class.items()}
+
+
+def _mean_known(recalls: dict[str, float | None]) -> float | None:
+    known = [value for value in recalls.values() if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,66 @@
+"""A run -> a folder that Hugging Face pipelines load, with label names and our text normalization inside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lightning_nli.data.text import REMOVED_CHARACTERS, SPACE_CHARACTERS
+from lightning_nli.training.trained import OpenedRun, open_run
+from lightning_nli.types import UserError
+
+
+def export_run(folder: Path, target: Path, *, checkpoint: str = "best") -> Path:
+    """Write model (fp32, every vocabulary row) and tokenizer of a run to `target`, whole or not at all.
+
+    `pipeline("text-classification", target)` with `{"text": premise, "text_pair": hypothesis}` then answers label
+    names. Pass `truncation=True` for long pairs.
+
+    Raises:
+        UserError: the target exists, or the run cannot be opened.
+    """
+    if target.exists() and (target.is_file() or any(target.iterdir())):
+        raise UserError(f"{target} exists and is not empty; give another folder")
+    opened = open_run(folder, checkpoint=checkpoint, precision="fp32")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        _save(opened, partial)
+        if target.exists():
+            target.rmdir()
+        os.chmod(partial, 0o755)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def _save(opened: OpenedRun, folder: Path) -> None:
+    model, tokenizer = opened.scorer.model, opened.scorer.spec.tokenizer
+    config = model.config
+    config._attn_implementation = None  # ours is known to this package only
+    config.id2label = dict(enumerate(opened.scheme.names))
+    config.label2id = {name: index for index, name in enumerate(opened.scheme.names)}
+    config.problem_type = "single_label_classification"
+    model.float().save_pretrained(folder)
+    if opened.config.text.normalize == "nfc":
+        _add_normalizer(tokenizer)
+    tokenizer.model_max_length = opened.config.text.max_length
+    tokenizer.save_pretrained(folder)
+
+
+def _add_normalizer(tokenizer: Any) -> None:
+    """What `normalize_text` does, put before the tokenizer's own normalization."""
+    from tokenizers import Regex, normalizers
+
+    steps = [
+        normalizers.NFC(),
+        normalizers.Replace(Regex(f"[{REMOVED_CHARACTERS}]"), ""),
+        normalizers.Replace(Regex(f"[{SPACE_CHARACTERS}]"), " "),
+        normalizers.Strip(),
+    ]
+    own = tokenizer.backend_tokenizer.normalizer
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([*steps, *([] if own is None else [own])])

@@ -1,0 +1,157 @@
+"""From predictions to the scores of `result.json`: does the model read the premise, then accuracy and the rest."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import polars as pl
+
+from lightning_nli.baselines import hard_rows, hard_scores, hypothesis_only
+from lightning_nli.config import cache_root
+from lightning_nli.data.readers import fingerprint
+from lightning_nli.metrics import score
+from lightning_nli.swaps import evaluation_swaps, premise_scores
+from lightning_nli.types import LabelScheme, UserError
+
+log = logging.getLogger(__name__)
+
+RESULT_SCHEMA = 1
+
+
+class Predictor(Protocol):
+    """Anything that answers rows: a fine-tuned encoder or a baseline."""
+
+    def predictions(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The predictions table of `frame`, in row order."""
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """Scores of one scored set.
+
+    Attributes:
+        scores: The set's entry in `result.json`.
+        predictions: The predictions table, with the answers under swapped premises beside.
+    """
+
+    scores: dict[str, Any]
+    predictions: pl.DataFrame
+
+
+def cached_swaps(frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
+    """The swaps of a scored set, fixed once for its fingerprint and kept in the cache."""
+    path = cache_root() / "swaps" / f"{scheme.name}-{fingerprint(frame)}.parquet"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        evaluation_swaps(frame, scheme).write_parquet(partial)
+        partial.replace(path)
+    return pl.read_parquet(path)
+
+
+def cached_hard_rows(frame: pl.DataFrame, scheme: LabelScheme) -> list[str]:
+    """Ids of the rows that the cross-fitted hypothesis-only model gets wrong, kept in the cache."""
+    path = cache_root() / "hard" / f"{scheme.name}-{fingerprint(frame)}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_text(json.dumps(hard_rows(frame, scheme)), encoding="utf-8")
+        partial.replace(path)
+    ids: list[str] = json.loads(path.read_text(encoding="utf-8"))
+    return ids
+
+
+def score_split(
+    predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, train: pl.DataFrame
+) -> SplitScores:
+    """All scores of one set.
+
+    Args:
+        predictor: The model.
+        frame: Labelled rows.
+        scheme: Labels.
+        train: The run's training rows, for the hypothesis-only baseline.
+    """
+    predictions = predictor.predictions(frame)
+    swaps = cached_swaps(frame, scheme)
+    swapped = {kind: _swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in ("hard", "random")}
+    answers = {kind: predictor.predictions(rows) for kind, rows in swapped.items()}
+    scores = score(predictions, scheme).as_dict()
+    scores["premise"] = premise_scores(predictions, answers["hard"], answers["random"], scheme)
+    baseline = hypothesis_only(train, frame, scheme)
+    scores["hard"] = hard_scores(predictions, cached_hard_rows(frame, scheme), baseline, scheme)
+    scores["hypothesis_only"] = {
+        name: score(baseline, scheme).as_dict()[name] for name in ("accuracy", "macro_f1")
+    }
+    entailed = f"prob_{scheme.entailed.value}"
+    table = predictions
+    for kind, answer in answers.items():
+        columns = answer.select("example_id", pl.col(entailed).alias(f"{kind}_swap_{entailed}"))
+        premises = swaps.filter(pl.col("kind") == kind).select("example_id", pl.col("premise_id").alias(f"{kind}_swap"))
+        table = table.join(columns, on="example_id", how="left", maintain_order="left")
+        table = table.join(premises, on="example_id", how="left", maintain_order="left")
+    return SplitScores(scores, table)
+
+
+def _swapped_rows(frame: pl.DataFrame, swaps: pl.DataFrame) -> pl.DataFrame:
+    """The rows that have a swap, under the swapped premise."""
+    new = swaps.select("example_id", pl.col("premise").alias("_premise"), pl.col("premise_id").alias("_premise_id"))
+    joined = frame.join(new, on="example_id", how="inner", maintain_order="left")
+    return joined.with_columns(premise="_premise", premise_id="_premise_id").drop("_premise", "_premise_id")
+
+
+def premise_gain(scores: SplitScores, twin_folder: Path, name: str) -> float | None:
+    """Accuracy minus that of the same recipe on hypotheses only, over the rows of both; None until that run exists."""
+    path = twin_folder / "predictions" / f"{name}.parquet"
+    if not (twin_folder / "result.json").exists() or not path.exists():
+        return None
+    twin = pl.read_parquet(path).select("example_id", blind=pl.col("predicted") == pl.col("label"))
+    own = scores.predictions.select("example_id", right=pl.col("predicted") == pl.col("label"))
+    paired = own.join(twin, on="example_id", how="inner")
+    if paired.height != own.height:
+        return None
+    return float(paired.select(pl.col("right").mean() - pl.col("blind").mean()).item())
+
+
+def write_result(folder: Path, result: dict[str, Any]) -> None:
+    """Write `result.json` by rename.
+
+    Raises:
+        ValueError: a score is NaN or infinite (missing is null).
+    """
+    _refuse_nan(result, "result")
+    partial = folder / f".result.json.{os.getpid()}"
+    partial.write_text(json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    partial.replace(folder / "result.json")
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The run's `result.json`.
+
+    Raises:
+        UserError: there is none, or it is of another schema.
+    """
+    path = folder / "result.json"
+    if not path.exists():
+        raise UserError(f"{folder} holds no finished run (no result.json)")
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if result.get("schema") != RESULT_SCHEMA:
+        raise UserError(f"{path} has schema {result.get('schema')}, this version reads {RESULT_SCHEMA}")
+    return result
+
+
+def _refuse_nan(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _refuse_nan(inner, f"{where}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _refuse_nan(inner, f"{where}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} is {value}; missing scores are null")

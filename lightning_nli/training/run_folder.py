@@ -1,0 +1,106 @@
+"""The run folder: claimed once in the process that the user started, never overwritten."""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lightning_nli.config import ExperimentConfig, config_hash, load_config, save_config
+from lightning_nli.data.schema import BadRow
+from lightning_nli.types import UserError
+
+_PACKAGES = ("lightning-nli", "torch", "pytorch-lightning", "transformers", "deepspeed", "polars", "torchmetrics", "numpy")
+
+
+def claim_run_folder(folder: Path, config: ExperimentConfig) -> None:
+    """Create the folder with `config.yaml` and `environment.json`, or go on with an unfinished run.
+
+    Raises:
+        UserError: the folder holds a finished run, an unfinished one without `--resume auto`, or one of other settings.
+    """
+    if (folder / "result.json").exists():
+        raise UserError(f"{folder} holds a finished run; read it with `lnli test {folder}`, or give another --run-dir")
+    known = folder / "config.yaml"
+    if known.exists():
+        if config.resume != "auto":
+            raise UserError(f"{folder} holds an unfinished run; --resume auto goes on with it, or give another --run-dir")
+        _check_same_settings(known, config)
+    elif folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty and holds no run of ours; give another --run-dir")
+    folder.mkdir(parents=True, exist_ok=True)
+    save_config(config, known)
+    environment = json.dumps(describe_environment(), indent=1, ensure_ascii=False)
+    (folder / "environment.json").write_text(environment, encoding="utf-8")
+
+
+def _check_same_settings(path: Path, config: ExperimentConfig) -> None:
+    earlier = load_config(path)
+    if config_hash(earlier) == config_hash(config):
+        return
+    before, now = _flat(asdict(earlier)), _flat(asdict(config))
+    changed = [f"{name}: {before[name]} -> {now[name]}" for name in now if before[name] != now[name]]
+    changed = [entry for entry in changed if not entry.startswith(("run_dir", "resume"))]
+    raise UserError(f"{path.parent} was begun with other settings ({'; '.join(changed)}); give another --run-dir")
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, machine and commit, for `environment.json`."""
+    import torch
+
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = None
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": processor_name(),
+        "gpus": gpus,
+        "packages": packages,
+        "git_commit": _git_commit(),
+    }
+
+
+def processor_name() -> str:
+    """The CPU's model name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git_commit() -> str | None:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    done = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def write_bad_rows(folder: Path, rows: tuple[BadRow, ...]) -> None:
+    """List the rows that `--on-bad-row drop` left out."""
+    if not rows:
+        return
+    with (folder / "bad_rows.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", "row", "column", "reason"])
+        writer.writerows([row.file, row.row, row.column, row.reason] for row in rows)

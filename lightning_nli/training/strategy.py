@@ -1,0 +1,213 @@
+"""The Lightning strategy of a run: one process, DDP or DeepSpeed, on GPU or CPU."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.plugins import DeepSpeedPrecision
+from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy, Strategy
+
+from lightning_nli.config import EngineConfig
+from lightning_nli.types import UserError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+_DEEPSPEED_STAGE = {"deepspeed": 2, "deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
+_BUCKET_ELEMENTS = 50_000_000  # of gradients reduced at once: 100 MB in bf16
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Resolved settings of where and how a run computes.
+
+    Attributes:
+        accelerator: `cpu` or `gpu`.
+        precision: `fp32`, `bf16`, `bf16-autocast` or `fp16`.
+        compute_dtype: bf16 copies of the weights for forward and backward (`NLIModule`), where the strategy does not
+            keep bf16 weights itself.
+        strategy: Lightning strategy.
+        trainer_precision: Lightning's word, where the strategy has no precision plugin of ours.
+    """
+
+    accelerator: str
+    precision: str
+    compute_dtype: torch.dtype | None
+    strategy: Strategy
+    trainer_precision: str | None
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda" if self.accelerator == "gpu" else "cpu")
+
+
+def resolve_accelerator(engine: EngineConfig) -> str:
+    """`gpu` or `cpu`.
+
+    Raises:
+        UserError: a GPU is asked for and there are too few.
+    """
+    found = torch.cuda.device_count()
+    if engine.accelerator == "gpu" or (engine.accelerator == "auto" and found):
+        if engine.devices > found:
+            raise UserError(f"--devices {engine.devices} GPUs asked for, {found} found; --accelerator cpu runs without")
+        return "gpu"
+    return "cpu"
+
+
+def has_native_bf16(accelerator: str) -> bool:
+    """Whether bf16 matrix products run in hardware."""
+    if accelerator == "gpu":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def resolve_precision(engine: EngineConfig, accelerator: str, *, family: str | None = None) -> str:
+    """The precision word that `auto` stands for, checked against the hardware and the encoder's family.
+
+    Raises:
+        UserError: fp16 on a CPU, or for DeBERTa, whose scores overflow in it.
+    """
+    if engine.precision == "auto":
+        return "bf16" if has_native_bf16(accelerator) else "fp32"
+    if engine.precision == "fp16" and accelerator == "cpu":
+        raise UserError("--precision fp16 needs a GPU; on a CPU take bf16 or fp32")
+    if engine.precision == "fp16" and family is not None and family.startswith("deberta"):
+        raise UserError(f"--precision fp16 overflows in {family}; take bf16 or fp32")
+    return engine.precision
+
+
+def build_strategy(engine: EngineConfig, *, family: str | None = None, clip: float = 0.0) -> Engine:
+    """Resolve accelerator, precision and strategy.
+
+    Raises:
+        UserError: a combination that cannot run.
+    """
+    accelerator = resolve_accelerator(engine)
+    precision = resolve_precision(engine, accelerator, family=family)
+    processes = engine.devices * engine.num_nodes
+    if engine.strategy.startswith("deepspeed"):
+        stage = _DEEPSPEED_STAGE[engine.strategy]
+        return Engine(accelerator, precision, None, _deepspeed(stage, accelerator, precision, clip), None)
+    if engine.activation_checkpointing and precision == "bf16":
+        raise UserError(
+            "--activation-checkpointing recomputes layers in the master weights' type: take --precision "
+            "bf16-autocast (or fp32), or --strategy deepspeed, whose weights are bf16 themselves"
+        )
+    compute = torch.bfloat16 if precision == "bf16" else None
+    word = {"fp32": "32-true", "bf16": "32-true", "bf16-autocast": "bf16-mixed", "fp16": "16-mixed"}[precision]
+    if engine.strategy == "ddp" or processes > 1:
+        backend = "gloo" if accelerator == "cpu" else "nccl"
+        ddp = DDPStrategy(process_group_backend=backend, gradient_as_bucket_view=True)
+        return Engine(accelerator, precision, compute, ddp, word)
+    device = torch.device("cuda", 0) if accelerator == "gpu" else torch.device("cpu")
+    return Engine(accelerator, precision, compute, SingleDeviceStrategy(device), word)
+
+
+def deepspeed_config(stage: int, precision: str, *, clip: float = 0.0) -> dict[str, Any]:
+    """Our DeepSpeed settings; accumulation is filled in by Lightning from the trainer.
+
+    `train_micro_batch_size_per_gpu` only feeds DeepSpeed's own timers: packs have no fixed number of examples.
+    """
+    zero: dict[str, Any] = {
+        "stage": stage,
+        "contiguous_gradients": True,
+        "overlap_comm": torch.cuda.is_available(),
+        "reduce_bucket_size": _BUCKET_ELEMENTS,
+        "allgather_bucket_size": _BUCKET_ELEMENTS,
+    }
+    if stage == 3:
+        zero["stage3_prefetch_bucket_size"] = _BUCKET_ELEMENTS
+    settings: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": zero,
+    }
+    if precision == "bf16":
+        settings["bf16"] = {"enabled": True}
+    if precision == "bf16-autocast":
+        settings["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+    if clip:
+        settings["gradient_clipping"] = clip
+    return settings
+
+
+def _deepspeed(stage: int, accelerator: str, precision: str, clip: float) -> Strategy:
+    if precision == "bf16-autocast":
+        raise UserError("--precision bf16-autocast with --strategy deepspeed: take bf16, which DeepSpeed does itself")
+    if accelerator == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    word = {"fp32": "32-true", "bf16": "bf16-true", "fp16": "16-mixed"}[precision]
+    return PackedDeepSpeedStrategy(
+        config=deepspeed_config(stage, precision, clip=clip),
+        precision_plugin=_UnscaledPrecision(word),  # type: ignore[arg-type]
+        process_group_backend="gloo" if accelerator == "cpu" else "nccl",
+        cluster_environment=None,
+    )
+
+
+class _UnscaledPrecision(DeepSpeedPrecision):
+    """Lightning has divided the loss by the accumulation already; DeepSpeed's engine must not do so again."""
+
+    def backward(  # type: ignore[override]
+        self, tensor: torch.Tensor, model: pl.LightningModule, optimizer: Optimizer | None, *args: Any, **kwargs: Any
+    ) -> None:
+        super().backward(tensor, model, optimizer, *args, scale_wrt_gas=False, **kwargs)
+
+
+class PackedDeepSpeedStrategy(DeepSpeedStrategy):
+    """Lightning's DeepSpeed strategy, which also runs on CPU processes over gloo."""
+
+    def setup_environment(self) -> None:
+        if self._on_gpu:
+            super().setup_environment()
+        else:
+            DDPStrategy.setup_environment(self)
+
+    def setup_distributed(self) -> None:
+        if self._on_gpu:
+            super().setup_distributed()
+            return
+        from lightning_fabric.utilities.seed import reset_seed
+
+        reset_seed()
+        self.set_world_ranks()
+        self._init_deepspeed_distributed()
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.root_device.type == "cuda"
+
+    def _setup_model_and_optimizer(
+        self, model: torch.nn.Module, optimizer: Optimizer | None, lr_scheduler: Any = None
+    ) -> tuple[Any, Any]:
+        """As Lightning's, with the local rank as device: a CPU device has no index."""
+        import deepspeed
+
+        engine, wrapped, _, _ = deepspeed.initialize(
+            args=argparse.Namespace(device_rank=self.root_device.index if self._on_gpu else self.local_rank),
+            config=self.config,
+            model=model,
+            model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            dist_init_required=False,
+        )
+        return engine, wrapped
+
+
+def launched_rank() -> int | None:
+    """Global rank of this process where a launcher set it, None in the process that the user started."""
+    return int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else None
+
+
+def set_cpu_threads(processes_here: int) -> None:
+    """Share the cores between the processes of this machine."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes_here))
+
+

@@ -1,0 +1,17 @@
+"""Fixtures that several test files use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Folder with the published data (`LNLI_SHARED`, by default `../shared` beside the repository)."""
+    path = Path(os.environ.get("LNLI_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    if not (path / "data").is_dir():
+        pytest.skip(f"the published data are not at {path}; set LNLI_SHARED")
+    return path
