@@ -186,7 +186,7 @@ def _numbers(frame: pl.DataFrame, names: list[str]) -> npt.NDArray[np.float64]:
     Raises:
         ValueError: a value is missing or not finite.
     """
-    values = frame.select(pl.col(names).cast(pl.Float64).fill_null(math.nan)).to_numpy().reshape(frame.height, -1)
+    values = frame.select(pl.col(names).cast(pl.Float64).fill_null(math.nan)).to_numpy()
     if not np.isfinite(values).all():
         raise ValueError(f"{int((~np.isfinite(values)).any(axis=1).sum())} rows have no number in {names}")
     return values

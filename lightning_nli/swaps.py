@@ -1,4 +1,4 @@
-"""Swapped premises: does a model's answer depend on the law? For scoring (fixed swaps) and for training (added rows)."""
+"""Swapped premises: does the answer depend on the law? For scoring (fixed swaps) and for training (added rows)."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def random_swaps(
     ids, keys = task.rows["example_id"].to_list(), task.premises["key"].to_list()
     picks = []
     for row, candidates, _ in _same_law_candidates(task) if same == "law" else _same_domain_candidates(task):
-        avoid = used.get(ids[row], frozenset())
+        avoid = used.get(ids[row], set())
         free = [at for at in candidates.tolist() if keys[at] not in avoid] if avoid else candidates.tolist()
         picks.append((row, np.array(_draw(ids[row], free, num), dtype=np.int64)))
     return _swap_table(task, picks, "random")
 
 
 def evaluation_swaps(frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
-    """Return the swaps that a scored set is judged by: one `hard` and one `random` a gold-entailed row where there is one.
+    """Return the swaps a scored set is judged by: for a gold-entailed row one `hard` and one `random` if there is one.
 
     Args:
         frame: The set; swaps come from its own premises, so they are fixed by it alone.
@@ -238,7 +238,7 @@ def _prepare(rows: pl.DataFrame, pool: pl.DataFrame, scheme: LabelScheme) -> _Ta
     premises = (
         known.sort("premise_id", "premise")
         .group_by("law", "key", maintain_order=True)
-        .agg(pl.col("premise", "premise_id").first(), pl.col("domains").flatten().drop_nulls().unique())
+        .agg(pl.col("premise", "premise_id").first(), pl.col("domains").explode().drop_nulls().unique())
     )
     return _Task(entailed.sort("example_id"), premises.sort("premise_id", "key", "law"), unit)
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lightning_nli.cli.logs import set_up_logging
+from lightning_nli.cli.logs import set_up_logging, silence_libraries
 
 _EPILOG = """\
 examples:
@@ -30,5 +30,6 @@ def main(argv: list[str]) -> int:
     set_up_logging()
     from lightning_nli.training.export import export_run
 
+    silence_libraries()
     sys.stdout.write(f"exported to {export_run(given.run, given.output, checkpoint=given.checkpoint)}\n")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from lightning_nli.cli.logs import set_up_logging
+from lightning_nli.cli.logs import set_up_logging, silence_libraries
 from lightning_nli.config import config_help, parse_config, run_folder
 
 _HELP = """\
@@ -46,6 +46,7 @@ def main(argv: list[str]) -> int:
     from lightning_nli.training.callbacks import Stopped
     from lightning_nli.training.run import describe_run, train
 
+    silence_libraries()
     folder = run_folder(config)
     if dry_run:
         sys.stdout.write(describe_run(config))

@@ -25,6 +25,13 @@ def set_up_logging(*, quiet: bool = False) -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("DS_LOG_LEVEL", "error")
-    for name in ("pytorch_lightning", "lightning_fabric", "transformers", "DeepSpeed", "torch.distributed"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+def silence_libraries() -> None:
+    """Errors only from the libraries underneath; to be called once they are imported (they set their own levels)."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning", "transformers", "DeepSpeed", "torch.distributed"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+        for known in list(logging.root.manager.loggerDict):
+            if known.startswith(f"{name}."):
+                logging.getLogger(known).setLevel(logging.ERROR)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from lightning_nli.cli.logs import set_up_logging
+from lightning_nli.cli.logs import set_up_logging, silence_libraries
 
 _EPILOG = """\
 examples:
@@ -43,6 +43,7 @@ def main(argv: list[str]) -> int:
     set_up_logging(quiet=given.quiet)
     from lightning_nli.training.predict import PredictRequest, predict_file
 
+    silence_libraries()
     request = PredictRequest(
         run=given.run,
         source=None if given.input == "-" else Path(given.input),

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lightning_nli.cli.logs import set_up_logging
+from lightning_nli.cli.logs import set_up_logging, silence_libraries
 
 _EPILOG = """\
 examples:
@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
     from lightning_nli.training.trained import open_run
     from lightning_nli.types import UserError
 
+    silence_libraries()
     opened = open_run(
         given.run, checkpoint=given.checkpoint, precision=given.precision, max_tokens=given.eval_max_tokens
     )

@@ -37,16 +37,16 @@ NUMBERS = {
 }  # fmt: skip
 
 TIME_UNITS = ("ngày", "tháng", "tuần", "ngày làm việc")
-MONEY_UNITS = ("nghìn đồng", "triệu đồng", "đồng một trang", "triệu đồng một quý")
+MONEY_UNITS = ("nghìn đồng", "triệu đồng", "đồng", "tỷ đồng")
 
 MODALS: tuple[Name, ...] = (("phải", "có nghĩa vụ"), ("không được", "bị cấm"), ("được phép", "có quyền"))
 """Duty, prohibition, permission. The next one round the circle never follows from the one before."""
 PASSIVE_MODALS = ("phải do", "không được do", "có thể do")
 
 LONGER = (
-    "Theo quy định của luật này thì {} là chủ thể",
-    "Cần hiểu nội dung của quy định này là {}",
-    "Văn bản này nêu rõ rằng {} là bên",
+    "Theo quy định của luật này thì {}",
+    "Cần hiểu nội dung này là {}",
+    "Luật này nêu rõ {} là bên",
 )
 CASES = (
     "Sao Mai", "Lá Biếc", "Mây Trắng", "Cầu Vồng", "Gió Nồm", "Suối Ngọc", "Đồi Thông", "Hạt Sương",

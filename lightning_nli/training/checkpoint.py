@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import math
@@ -202,7 +204,8 @@ def _read_folder(path: Path) -> dict[str, Tensor]:
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     try:
-        state: dict[str, Tensor] = get_fp32_state_dict_from_zero_checkpoint(str(path), tag=_DEEPSPEED_TAG)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            state: dict[str, Tensor] = get_fp32_state_dict_from_zero_checkpoint(str(path), tag=_DEEPSPEED_TAG)
     except (RuntimeError, ValueError, AssertionError, EOFError, KeyError, OSError) as error:
         raise UserError(f"{path} is not a whole DeepSpeed checkpoint: {error}") from None
     return state

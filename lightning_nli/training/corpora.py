@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from lightning_nli.baselines import augment_with_swaps, parse_augment
 from lightning_nli.config import ExperimentConfig
 from lightning_nli.data.readers import fingerprint, read_source
 from lightning_nli.data.schema import BadRow, Corpus
 from lightning_nli.data.splits import draw_split, find_duplicates, find_leaks, take_subset
+from lightning_nli.swaps import augment_with_swaps, parse_augment
 from lightning_nli.types import LabelScheme, Split, UserError
 
 log = logging.getLogger(__name__)

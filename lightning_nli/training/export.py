@@ -53,13 +53,13 @@ def _save(opened: OpenedRun, folder: Path) -> None:
 
 
 def _add_normalizer(tokenizer: Any) -> None:
-    """What `normalize_text` does, put before the tokenizer's own normalization."""
+    """What `normalize_text` does, in its order, put before the tokenizer's own normalization."""
     from tokenizers import Regex, normalizers
 
     steps = [
-        normalizers.NFC(),
         normalizers.Replace(Regex(f"[{REMOVED_CHARACTERS}]"), ""),
         normalizers.Replace(Regex(f"[{SPACE_CHARACTERS}]"), " "),
+        normalizers.NFC(),
         normalizers.Strip(),
     ]
     own = tokenizer.backend_tokenizer.normalizer

@@ -115,7 +115,7 @@ def train(config: ExperimentConfig, *, quiet: bool = False) -> dict[str, Any]:
     built = build_run(config, data, folder, quiet=quiet)
     if is_first:
         save_encoder(folder, built.loaded, RunMeta(data.scheme.name, data.segments), built.kept_tokens)
-    built.trainer.fit(built.module, built.datamodule, ckpt_path=_resume_path(folder, config))
+    built.trainer.fit(built.module, built.datamodule, ckpt_path=_resume_path(folder, config), weights_only=True)
     cost = _training_cost(built)
     del built
     index = CheckpointIndex.read(folder / "checkpoints")

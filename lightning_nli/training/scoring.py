@@ -19,7 +19,6 @@ from torch import nn
 
 from lightning_nli.data.packing import collate_pack, plan_evaluation
 from lightning_nli.data.tokenization import EncoderSpec, TokenizedSplit, class_indices, tokenize_split
-from lightning_nli.metrics import predictions_frame
 from lightning_nli.types import LabelScheme
 
 Progress = Callable[[int], None]
@@ -81,7 +80,10 @@ class Scorer:
 def answer_table(frame: pl.DataFrame, logits: npt.NDArray[np.float32], scheme: LabelScheme) -> pl.DataFrame:
     """The predictions table of `metrics.score`, with the exact cross-entropy of each gold label (null without one)."""
     log_probabilities = torch.from_numpy(np.array(logits)).double().log_softmax(-1).numpy()
-    table = predictions_frame(frame, np.exp(log_probabilities), scheme)
     gold = class_indices(frame, scheme)
     loss = -log_probabilities[np.arange(len(gold)), np.maximum(gold, 0)]
-    return table.with_columns(pl.Series("loss", np.where(gold >= 0, loss, np.nan)).fill_nan(None))
+    return frame.select("example_id", "label", "group_id").with_columns(
+        pl.Series("predicted", [scheme.names[index] for index in log_probabilities.argmax(-1)], pl.String),
+        *(pl.Series(f"prob_{name}", np.exp(log_probabilities[:, i]), pl.Float32) for i, name in enumerate(scheme.names)),
+        pl.Series("loss", np.where(gold >= 0, loss, np.nan), pl.Float64).fill_nan(None),
+    )

@@ -152,7 +152,13 @@ def _deepspeed(stage: int, accelerator: str, precision: str, clip: float) -> Str
 
 
 class _UnscaledPrecision(DeepSpeedPrecision):
-    """Lightning has divided the loss by the accumulation already; DeepSpeed's engine must not do so again."""
+    """Lightning has divided the loss by the accumulation already; DeepSpeed's engine must not do so again.
+
+    Inputs are left as they are: a packed batch holds integers only.
+    """
+
+    def convert_input(self, data: Any) -> Any:
+        return data
 
     def backward(  # type: ignore[override]
         self, tensor: torch.Tensor, model: pl.LightningModule, optimizer: Optimizer | None, *args: Any, **kwargs: Any
@@ -207,7 +213,8 @@ def launched_rank() -> int | None:
 
 
 def set_cpu_threads(processes_here: int) -> None:
-    """Share the cores between the processes of this machine."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes_here))
+    """Share the cores between the processes of this machine; `OMP_NUM_THREADS`, where set, is left as it is."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes_here))
 
 
