@@ -224,7 +224,7 @@ _OTHER_NAMES = {
 }
 
 # What decides where a run lives and how fast it goes, but not what it computes.
-_NOT_HASHED = ("run_dir", "resume")
+NOT_HASHED = ("run_dir", "resume", "engine.num_workers", "engine.max_time")
 
 
 def leaf_names() -> dict[str, str]:
@@ -421,7 +421,10 @@ def _check_combinations(config: ExperimentConfig) -> None:
 
 def config_hash(config: ExperimentConfig) -> str:
     """Eight hex digits over every setting that decides what a run computes."""
-    values = {name: value for name, value in asdict(config).items() if name not in _NOT_HASHED}
+    values = asdict(config)
+    for name in NOT_HASHED:
+        group, _, leaf = name.rpartition(".")
+        del (values[group] if group else values)[leaf]
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 

@@ -174,15 +174,14 @@ def test_a_corpus_without_laws_is_one_law(corpus: pl.DataFrame):
 
 
 def test_rows_without_a_law_are_left_out_where_others_have_one(corpus: pl.DataFrame):
-    is_first = pl.col("example_id").is_in(["1", "6"])
-    partly = corpus.with_columns(law_id=pl.when(~is_first).then("law_id"))
-    assert swap_unit(partly) == "law"
-    assert evaluation_swaps(partly, BINARY).select("example_id", "kind").rows() == [("1", "random")]
-    assert (
-        evaluation_swaps(partly.with_columns(law_id=pl.when(~is_first).then(pl.lit("L1"))), BINARY)
-        .filter(pl.col("example_id") == "1")
-        .is_empty()
-    )
+    def without_law(example_id: str) -> pl.DataFrame:
+        return corpus.with_columns(law_id=pl.when(pl.col("example_id") != example_id).then("law_id"))
+
+    assert evaluation_swaps(corpus, BINARY).select("example_id", "kind").rows() == [("1", "hard"), ("1", "random")]
+    assert evaluation_swaps(without_law("1"), BINARY).is_empty()
+    assert random_swaps(without_law("6"), without_law("6"), BINARY).is_empty()  # nor is its premise another law's
+    assert mine_swaps(without_law("2"), without_law("2"), BINARY)["premise_id"].to_list() == ["p99"]  # row 7 has it too
+    assert swap_unit(without_law("1")) == "law"
 
 
 def test_empty_frames_have_no_swaps(corpus: pl.DataFrame):

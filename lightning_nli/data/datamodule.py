@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from lightning_nli.batch import PackedBatch
 from lightning_nli.data.packing import MicroStep, PackPlan, collate_pack, count_micro_steps, plan_evaluation, plan_steps
 from lightning_nli.data.tokenization import TokenizedSplit
+
+
+Loader = TypeVar("Loader", bound=DataLoader[PackedBatch])
 
 
 class PackDataset(Dataset[PackedBatch]):
@@ -45,7 +49,23 @@ class TrainSampler(Sampler[MicroStep]):
     def __iter__(self) -> Iterator[MicroStep]:
         steps = plan_steps(self.lengths, self.plan, epoch=self.epoch, num_micro_steps=self.num_micro_steps)
         first, self.first = self.first, 0
-        return iter([ranks[self.global_rank] for ranks in steps[first:]])
+        yield from (ranks[self.global_rank] for ranks in steps[first:])
+
+
+class TrainLoader(DataLoader[PackedBatch]):
+    """A loader that a stopped run goes on with in the middle of an epoch: Lightning keeps its state in checkpoints."""
+
+    trainer: pl.Trainer
+
+    def state_dict(self) -> dict[str, int]:
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
+        return {"epoch": self.trainer.current_epoch, "micro_steps_done": progress.processed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        assert isinstance(self.sampler, TrainSampler)
+        finished = state["micro_steps_done"] >= len(self.sampler)
+        self.sampler.set_epoch(state["epoch"] + finished)
+        self.sampler.first = 0 if finished else state["micro_steps_done"]
 
 
 class NLIDataModule(pl.LightningDataModule):
@@ -81,28 +101,44 @@ class NLIDataModule(pl.LightningDataModule):
         self.eval_max_tokens, self.first_position, self.remap = eval_max_tokens, first_position, remap
         self.num_workers = num_workers
 
-    def _loader(self, split: TokenizedSplit, sampler: Sampler[MicroStep] | list[MicroStep]) -> DataLoader[PackedBatch]:
-        dataset = PackDataset(split, first_position=self.first_position, remap=self.remap)
-        context = "spawn" if self.num_workers else None
-        return DataLoader(
-            dataset,
+    def _loader(
+        self, split: TokenizedSplit, sampler: Sampler[MicroStep] | list[MicroStep], kind: type[Loader]
+    ) -> Loader:
+        return kind(
+            PackDataset(split, first_position=self.first_position, remap=self.remap),
             batch_size=None,
             sampler=sampler,
             num_workers=self.num_workers,
-            multiprocessing_context=context,
+            multiprocessing_context="spawn" if self.num_workers else None,
             pin_memory=self.trainer is not None and self.trainer.strategy.root_device.type == "cuda",
         )
 
-    def train_dataloader(self) -> DataLoader[PackedBatch]:
+    def _train_sampler(self) -> TrainSampler:
         assert self.train is not None and self.plan is not None and self.trainer is not None
         plan = replace(self.plan, world_size=self.trainer.world_size, accumulate=self.trainer.accumulate_grad_batches)
-        sampler = TrainSampler(self.train, plan, global_rank=self.trainer.global_rank, epochs=self.epochs)
-        return self._loader(self.train, sampler)
+        return TrainSampler(self.train, plan, global_rank=self.trainer.global_rank, epochs=self.epochs)
+
+    def num_optimizer_steps(self) -> int:
+        """Optimizer steps of the whole training.
+
+        The schedule must not ask the trainer for them: that would make the loader before the loader's state in a
+        checkpoint is there to be loaded.
+        """
+        assert self.trainer is not None
+        return self.epochs * len(self._train_sampler()) // self.trainer.accumulate_grad_batches
+
+    def train_dataloader(self) -> DataLoader[PackedBatch]:
+        assert self.train is not None and self.trainer is not None
+        sampler = self._train_sampler()
+        sampler.set_epoch(self.trainer.current_epoch)
+        loader = self._loader(self.train, sampler, TrainLoader)
+        loader.trainer = self.trainer
+        return loader
 
     def _scoring_loader(self, split: TokenizedSplit) -> DataLoader[PackedBatch]:
         assert self.trainer is not None
         steps = plan_evaluation(split.lengths, max_tokens=self.eval_max_tokens, world_size=self.trainer.world_size)
-        return self._loader(split, [ranks[self.trainer.global_rank] for ranks in steps])
+        return self._loader(split, [ranks[self.trainer.global_rank] for ranks in steps], DataLoader[PackedBatch])
 
     def val_dataloader(self) -> DataLoader[PackedBatch] | list[DataLoader[PackedBatch]]:
         return [] if self.val is None else self._scoring_loader(self.val)

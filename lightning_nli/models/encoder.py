@@ -160,6 +160,7 @@ def load_encoder(
     """
     from transformers import AutoTokenizer
 
+    quiet_transformers()
     with _hub_errors(folder):
         tokenizer = AutoTokenizer.from_pretrained(str(folder))
     torch.manual_seed(seed)
@@ -171,6 +172,14 @@ def load_encoder(
     encoder = PackedEncoder(model, choose_backend(attention, device or torch.device("cpu")))
     _probe(encoder, tokenizer)
     return LoadedEncoder(encoder, tokenizer, head_is_new)
+
+
+def quiet_transformers() -> None:
+    """No progress bars and load reports from the library: what a user must know of a load, we say ourselves."""
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
 
 
 @contextlib.contextmanager

@@ -111,7 +111,9 @@ class NLIModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = build_optimizer(self, self.optim)
-        schedule = build_schedule(optimizer, self.optim, int(self.trainer.estimated_stepping_batches))
+        planned = getattr(getattr(self.trainer, "datamodule", None), "num_optimizer_steps", None)
+        num_steps = planned() if planned is not None else int(self.trainer.estimated_stepping_batches)
+        schedule = build_schedule(optimizer, self.optim, num_steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -138,12 +138,12 @@ class StopOnSignal(Callback):
         self.save, self.max_time_s = save, max_time_s
         self.started = time.monotonic()
         self.reason: str | None = None
-        self._last_step = -1
+        self._first_step = self._last_step = -1
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for number in self.signals:
             signal.signal(number, self._note)
-        self._last_step = trainer.global_step
+        self._first_step = self._last_step = trainer.global_step
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.reason = signal.Signals(number).name
@@ -151,14 +151,23 @@ class StopOnSignal(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step == self._last_step:
-            return  # inside an optimizer step
+        if trainer.global_step == self._last_step or batch_idx + 1 == trainer.num_training_batches:
+            return  # inside an optimizer step, or before the epoch's own end, which saves
         self._last_step = trainer.global_step
+        if self._must_stop(trainer):
+            self.save(trainer)
+            self._stop(trainer)
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.global_step > self._first_step and self._must_stop(trainer):
+            self._stop(trainer)  # the end of the last epoch has saved
+
+    def _must_stop(self, trainer: pl.Trainer) -> bool:
         if self.max_time_s is not None and time.monotonic() - self.started > self.max_time_s:
             self.reason = self.reason or "time limit"
-        if not self._agree(trainer):
-            return
-        self.save(trainer)
+        return self._agree(trainer)
+
+    def _stop(self, trainer: pl.Trainer) -> None:
         raise Stopped(f"{self.reason or 'another process was told to stop'} at step {trainer.global_step}")
 
     def _agree(self, trainer: pl.Trainer) -> bool:

@@ -120,7 +120,8 @@ class RunCheckpoints(Checkpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step = trainer.global_step
-        if self.config.every and step and step % self.config.every == 0 and step != self._last_saved_step:
+        is_due = self.config.every and step and step % self.config.every == 0 and step != self._last_saved_step
+        if is_due and batch_idx + 1 < trainer.num_training_batches:  # the end of the epoch saves by itself
             self.save(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

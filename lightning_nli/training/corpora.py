@@ -189,7 +189,11 @@ def _test_rows(corpus: Corpus, config: ExperimentConfig) -> pl.DataFrame | None:
 
 def _segments(config: ExperimentConfig, rows: pl.DataFrame) -> tuple[str, ...]:
     if config.segments != "auto":
-        return tuple(config.segments.split(","))
+        segments = tuple(config.segments.split(","))
+        for name in segments:
+            if rows[name].null_count():
+                raise UserError(f"--segments {config.segments}: {rows[name].null_count()} rows have no '{name}'")
+        return segments
     if rows["condition"].null_count() == 0:
         return ("hypothesis", "condition", "premise")
     return ("premise", "hypothesis")

@@ -16,7 +16,7 @@ from lightning_nli.baselines import hard_rows, hard_scores, hypothesis_only
 from lightning_nli.config import cache_root
 from lightning_nli.data.readers import fingerprint
 from lightning_nli.metrics import score
-from lightning_nli.swaps import evaluation_swaps, premise_scores
+from lightning_nli.swaps import evaluation_swaps, premise_scores, swap_unit
 from lightning_nli.types import LabelScheme, UserError
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,9 @@ def score_split(
     swapped = {kind: _swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in ("hard", "random")}
     answers = {kind: predictor.predictions(rows) for kind, rows in swapped.items()}
     scores = score(predictions, scheme).as_dict()
-    scores["premise"] = premise_scores(predictions, answers["hard"], answers["random"], scheme)
+    scores["premise"] = premise_scores(
+        predictions, answers["hard"], answers["random"], scheme, unit=swap_unit(frame)
+    )
     baseline = hypothesis_only(train, frame, scheme)
     scores["hard"] = hard_scores(predictions, cached_hard_rows(frame, scheme), baseline, scheme)
     scores["hypothesis_only"] = {

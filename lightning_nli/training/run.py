@@ -41,7 +41,7 @@ from lightning_nli.training.result import (
     score_split,
     write_result,
 )
-from lightning_nli.training.run_folder import claim_run_folder, processor_name, write_bad_rows
+from lightning_nli.training.run_folder import check_run_folder, claim_run_folder, processor_name
 from lightning_nli.training.strategy import Engine, build_strategy, launched_rank, set_cpu_threads
 from lightning_nli.training.trained import OpenedRun, RunMeta, encoder_spec, open_run, save_encoder
 from lightning_nli.types import UserError
@@ -103,17 +103,17 @@ def train(config: ExperimentConfig, *, quiet: bool = False) -> dict[str, Any]:
     parse_max_time(config.engine.max_time)
     is_first = launched_rank() is None or _is_slurm_first()
     if is_first:
-        claim_run_folder(folder, config)
+        check_run_folder(folder, config)
     data = load_run_data(config)
-    if is_first:
-        write_bad_rows(folder, data.bad_rows)
     if config.method != "finetune":
+        claim_run_folder(folder, config, data.bad_rows)
         predictor = BaselinePredictor(_BASELINES[config.method], data)
         result = _score_all(config, folder, data, predictor, selection=None)
         return _finish(folder, result, {"wall_s": round(time.perf_counter() - started, 1)})
     set_cpu_threads(config.engine.devices)
     built = build_run(config, data, folder, quiet=quiet)
     if is_first:
+        claim_run_folder(folder, config, data.bad_rows)
         save_encoder(folder, built.loaded, RunMeta(data.scheme.name, data.segments), built.kept_tokens)
     built.trainer.fit(built.module, built.datamodule, ckpt_path=_resume_path(folder, config), weights_only=True)
     cost = _training_cost(built)

@@ -7,20 +7,21 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lightning_nli.config import ExperimentConfig, config_hash, load_config, save_config
+from lightning_nli.config import NOT_HASHED, ExperimentConfig, config_hash, load_config, save_config
 from lightning_nli.data.schema import BadRow
 from lightning_nli.types import UserError
 
 _PACKAGES = ("lightning-nli", "torch", "pytorch-lightning", "transformers", "deepspeed", "polars", "torchmetrics", "numpy")
 
 
-def claim_run_folder(folder: Path, config: ExperimentConfig) -> None:
-    """Create the folder with `config.yaml` and `environment.json`, or go on with an unfinished run.
+def check_run_folder(folder: Path, config: ExperimentConfig) -> None:
+    """Whether a run of `config` may live in `folder`: it is new, or holds the same run, unfinished.
 
     Raises:
         UserError: the folder holds a finished run, an unfinished one without `--resume auto`, or one of other settings.
@@ -32,12 +33,23 @@ def claim_run_folder(folder: Path, config: ExperimentConfig) -> None:
         if config.resume != "auto":
             raise UserError(f"{folder} holds an unfinished run; --resume auto goes on with it, or give another --run-dir")
         _check_same_settings(known, config)
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty and holds no run of ours; give another --run-dir")
+
+
+def claim_run_folder(folder: Path, config: ExperimentConfig, bad_rows: Sequence[BadRow] = ()) -> None:
+    """Create the folder with `config.yaml`, `environment.json` and the list of rows left out, once all else is checked.
+
+    Raises:
+        UserError: as `check_run_folder`.
+    """
+    check_run_folder(folder, config)
     folder.mkdir(parents=True, exist_ok=True)
-    save_config(config, known)
+    save_config(config, folder / "config.yaml")
     environment = json.dumps(describe_environment(), indent=1, ensure_ascii=False)
     (folder / "environment.json").write_text(environment, encoding="utf-8")
+    if bad_rows:
+        _write_bad_rows(folder, bad_rows)
 
 
 def _check_same_settings(path: Path, config: ExperimentConfig) -> None:
@@ -45,8 +57,9 @@ def _check_same_settings(path: Path, config: ExperimentConfig) -> None:
     if config_hash(earlier) == config_hash(config):
         return
     before, now = _flat(asdict(earlier)), _flat(asdict(config))
-    changed = [f"{name}: {before[name]} -> {now[name]}" for name in now if before[name] != now[name]]
-    changed = [entry for entry in changed if not entry.startswith(("run_dir", "resume"))]
+    changed = [
+        f"{name}: {before[name]} -> {now[name]}" for name in now if before[name] != now[name] and name not in NOT_HASHED
+    ]
     raise UserError(f"{path.parent} was begun with other settings ({'; '.join(changed)}); give another --run-dir")
 
 
@@ -96,10 +109,7 @@ def _git_commit() -> str | None:
     return done.stdout.strip() or None
 
 
-def write_bad_rows(folder: Path, rows: tuple[BadRow, ...]) -> None:
-    """List the rows that `--on-bad-row drop` left out."""
-    if not rows:
-        return
+def _write_bad_rows(folder: Path, rows: Sequence[BadRow]) -> None:
     with (folder / "bad_rows.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["file", "row", "column", "reason"])

@@ -14,7 +14,7 @@ import torch
 from lightning_nli.config import ExperimentConfig, cache_root, load_config
 from lightning_nli.data.tokenization import EncoderSpec
 from lightning_nli.models.attention import choose_backend
-from lightning_nli.models.encoder import LoadedEncoder, PackedEncoder
+from lightning_nli.models.encoder import LoadedEncoder, PackedEncoder, quiet_transformers
 from lightning_nli.models.offline import resolve_model
 from lightning_nli.models.padded import PaddedEncoder
 from lightning_nli.models.vocabulary import restore_vocabulary
@@ -85,6 +85,7 @@ def load_model(folder: Path, checkpoint: Path, config: ExperimentConfig) -> Any:
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
+    quiet_transformers()
     model = AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained(folder / "encoder"))
     weights = read_weights(checkpoint)
     kept_file = folder / "encoder" / "kept_tokens.npy"
