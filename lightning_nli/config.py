@@ -47,7 +47,7 @@ class PackingConfig:
 
     batch_size: int = 16
     max_tokens: int | None = None
-    eval_max_tokens: int = 8192
+    eval_max_tokens: int = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +143,8 @@ class ExperimentConfig:
             one), `new`, or a mapping for a head without names, as `LABEL_0=entailment,LABEL_1=neutral,...`.
         method: `finetune`, or a model that trains no encoder: `majority`, `hyponly-v1` (hypothesis only), `overlap-v1`.
         objective: Training loss: `cross_entropy`.
-        augment: `none`, or `premise_swap=H+R`: for each entailed training row H coverage-matched and R random premises
-            of the same law as non-entailment rows.
+        augment: `none`, or `premise_swap=H+R`: for each entailed training row H coverage-matched and R random
+            premises of the same law as non-entailment rows.
         segments: Texts the model sees, in order, joined by commas: `premise,hypothesis`, `hypothesis`, ...; `auto` takes
             all that the corpus has.
         subset: Use at most this many rows of every split (whole premises); null for all.
@@ -244,7 +244,9 @@ def _dotted_names(cls: type, prefix: str = "") -> Iterator[str]:
 def unknown_name(name: str, *, where: str) -> UserError:
     """The error for a setting that does not exist, with the nearest one that does."""
     leaves = leaf_names()
-    near = difflib.get_close_matches(name.lstrip("-").rsplit(".", 1)[-1].replace("-", "_"), [*leaves, *_OTHER_NAMES], n=1)
+    near = difflib.get_close_matches(
+        name.lstrip("-").rsplit(".", 1)[-1].replace("-", "_"), [*leaves, *_OTHER_NAMES], n=1
+    )
     hint = f"; did you mean '{leaves[_OTHER_NAMES.get(near[0], near[0])]}'?" if near else ""
     return UserError(f"{where}: unknown setting '{name}'{hint}")
 
@@ -399,7 +401,9 @@ def check_config(config: ExperimentConfig) -> ExperimentConfig:
 
 def _check_combinations(config: ExperimentConfig) -> None:
     if config.val_split == config.test_split and config.val_split not in ("auto", "none"):
-        raise UserError(f"--val-split and --test-split are both '{config.val_split}': the same rows would choose and score")
+        raise UserError(
+            f"--val-split and --test-split are both '{config.val_split}': the same rows would choose and score"
+        )
     if config.label_scheme != "auto" and config.label_scheme not in SCHEMES:
         raise UserError(f"--label-scheme must be one of auto, {', '.join(SCHEMES)}; got '{config.label_scheme}'")
     segments = config.segments.split(",")

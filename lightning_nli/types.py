@@ -10,7 +10,7 @@ IGNORE_INDEX = -100
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave: shown as one line on standard error, exit code 2, no traceback."""
+    """A mistake in what the user gave: shown as a line on standard error, exit code 2, no traceback."""
 
 
 class Split(StrEnum):
@@ -22,7 +22,7 @@ class Split(StrEnum):
 
 
 class Label(StrEnum):
-    """Every label name of the three systems. Integers never leave `data/readers.py`: sources disagree on their order."""
+    """Every label name of the three systems. Integers never leave `data/readers.py`: sources disagree on order."""
 
     NON_ENTAILMENT = "non_entailment"
     ENTAILMENT = "entailment"

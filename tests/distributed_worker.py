@@ -16,6 +16,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+
 from lightning_nli.cli.logs import set_up_logging
 from lightning_nli.config import parse_config, run_folder
 from lightning_nli.models.module import NLIModule

@@ -7,12 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from lightning_nli.data.packing import MicroStep, collate_pack
-from lightning_nli.data.tokenization import TokenizedSplit
-from lightning_nli.models.attention import AttentionBackend, varlen_attention
-from lightning_nli.models.encoder import PackedEncoder, _probe, first_position
-from lightning_nli.models.padded import PaddedEncoder
-from lightning_nli.types import UserError
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -25,6 +19,13 @@ from transformers import (
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
 )
+
+from lightning_nli.data.packing import MicroStep, collate_pack
+from lightning_nli.data.tokenization import TokenizedSplit
+from lightning_nli.models.attention import AttentionBackend, varlen_attention
+from lightning_nli.models.encoder import PackedEncoder, _probe, first_position
+from lightning_nli.models.padded import PaddedEncoder
+from lightning_nli.types import UserError
 
 SMALL = {
     "vocab_size": 100,
@@ -66,7 +67,10 @@ def make_split(*, with_types: bool) -> TokenizedSplit:
     return TokenizedSplit(ids, types, offsets, np.arange(len(LENGTHS)) % 3, 0, 0)
 
 
-def make_batch(model, order=tuple(range(len(LENGTHS)))):
+ALL_ROWS = tuple(range(7))
+
+
+def make_batch(model, order=ALL_ROWS):
     split = make_split(with_types=model.config.type_vocab_size > 1)
     return collate_pack(split, MicroStep(tuple(order), len(order)), first_position=first_position(model))
 
@@ -161,7 +165,7 @@ def test_a_model_that_ignores_the_hook_is_caught():
     config = MPNetConfig(**SMALL, pad_token_id=1)
     torch.manual_seed(0)
     encoder = PackedEncoder(MPNetForSequenceClassification(config).eval(), AttentionBackend.BUCKETED)
-    with pytest.raises((UserError, TypeError), match="packed|packed_layout"):
+    with pytest.raises((UserError, TypeError), match=r"packed|packed_layout"):
         _probe(encoder, _Vocabulary())
 
 
@@ -208,5 +212,3 @@ def test_attention_dropout_is_applied_in_training_only():
     torch.manual_seed(0)
     dropped = varlen_attention(q, k, v, cu_seqlens, 8, backend=AttentionBackend.BUCKETED, dropout=0.5)
     assert not torch.allclose(whole, dropped)
-
-

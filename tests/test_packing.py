@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+
 from lightning_nli.data.packing import (
     MicroStep,
     PackPlan,

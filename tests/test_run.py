@@ -1,4 +1,4 @@
-"""`lnli` as a user runs it: fit, test, predict, export, stop and go on; one process, a tiny encoder, the sample corpus."""
+"""`lnli` as a user runs it: fit, test, predict, export, stop and go on; one process, a tiny encoder, sample data."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+
 from lightning_nli.cli.main import main
 from lightning_nli.data.readers import read_source
 from lightning_nli.metrics import score
@@ -42,7 +43,15 @@ def read_lines(path: Path) -> list[dict]:
 
 def test_the_run_folder_holds_all_of_it(finished):
     names = {path.name for path in finished.iterdir()}
-    assert {"config.yaml", "environment.json", "metrics.csv", "result.json", "checkpoints", "predictions", "tb"} <= names
+    assert {
+        "config.yaml",
+        "environment.json",
+        "metrics.csv",
+        "result.json",
+        "checkpoints",
+        "predictions",
+        "tb",
+    } <= names
     assert any((finished / "tb").iterdir())
     result = json.loads((finished / "result.json").read_text())
     assert result["schema"] == 1
@@ -51,8 +60,20 @@ def test_the_run_folder_holds_all_of_it(finished):
     assert result["selection"]["split"] == "id_val"
     assert result["selection"]["metric"] == "id_val/macro_f1"
     entry = result["scores"]["test"]
-    assert {"num_examples", "accuracy", "macro_precision", "macro_recall", "macro_f1", "loss", "per_class", "confusion",
-            "labels_present", "group_accuracy", "premise", "hard"} <= set(entry)
+    assert {
+        "num_examples",
+        "accuracy",
+        "macro_precision",
+        "macro_recall",
+        "macro_f1",
+        "loss",
+        "per_class",
+        "confusion",
+        "labels_present",
+        "group_accuracy",
+        "premise",
+        "hard",
+    } <= set(entry)
     assert {"discrimination", "random_swap", "rank", "num_rows", "gain"} <= set(entry["premise"])
     assert {"num_examples", "recall", "balanced", "baseline"} <= set(entry["hard"])
     assert entry["group_accuracy"] is None  # missing is null
@@ -182,8 +203,9 @@ def test_a_run_stopped_at_every_step_ends_with_the_weights_of_one_never_stopped(
     assert codes[-1] == 0
     last = [CheckpointIndex.read(folder / "checkpoints").last for folder in (whole, pieces)]
     assert last[0].step == last[1].step
-    first, second = (read_weights(folder / "checkpoints" / entry.name) for folder, entry in
-                     zip((whole, pieces), last, strict=True))
+    first, second = (
+        read_weights(folder / "checkpoints" / entry.name) for folder, entry in zip((whole, pieces), last, strict=True)
+    )
     assert first.keys() == second.keys()
     for name, value in first.items():
         assert torch.equal(value, second[name]), name

@@ -14,7 +14,9 @@ import pytest
 
 WORKER = Path(__file__).parent / "distributed_worker.py"
 TIMEOUT_S = 240
-COMMON = "--data sample:240 --model tiny --epochs 2 --lr 1e-3 --precision fp32 --accelerator cpu --max-length 64".split()
+COMMON = (
+    "--data sample:240 --model tiny --epochs 2 --lr 1e-3 --precision fp32 --accelerator cpu --max-length 64".split()
+)
 # Packs of 200 tokens hold 2 to 6 examples, and accumulation makes uneven windows with ghosts at the end.
 UNEVEN = ["--max-tokens", "200", "--clip", "0"]  # no clipping: it would hide a factor
 STRATEGIES = ("ddp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
@@ -27,7 +29,16 @@ def run_worker(tmp_path_factory):
     @cache
     def run(name: str, optimizer: str, *settings: str) -> dict[str, Any]:
         out = folder / f"{name}.json"
-        command = [sys.executable, str(WORKER), str(out), optimizer, *COMMON, *settings, "--run-dir", str(folder / name)]
+        command = [
+            sys.executable,
+            str(WORKER),
+            str(out),
+            optimizer,
+            *COMMON,
+            *settings,
+            "--run-dir",
+            str(folder / name),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         result = json.loads(out.read_text())
@@ -79,9 +90,7 @@ def test_accumulation_alone_changes_nothing(run_worker):
 
 @pytest.mark.slow
 def test_s02_s03_ranks_share_the_rows_and_epochs_differ(run_worker):
-    run = run_worker(
-        "sgd-ddp", "sgd", *UNEVEN, "--accumulate", "2", "--devices", "2", "--strategy", "ddp"
-    )
+    run = run_worker("sgd-ddp", "sgd", *UNEVEN, "--accumulate", "2", "--devices", "2", "--strategy", "ddp")
     first, second = run["ranks"]
     for epoch in range(2):
         mine, theirs = first["rows"][epoch], second["rows"][epoch]
@@ -89,8 +98,17 @@ def test_s02_s03_ranks_share_the_rows_and_epochs_differ(run_worker):
         assert sorted(mine + theirs) == list(range(len(mine) + len(theirs)))
         assert len(mine + theirs) > 100
     assert first["rows"][0] != first["rows"][1]
-    again = run_worker("sgd-deepspeed_stage_2", "sgd", *UNEVEN, "--accumulate", "2", "--devices", "2", "--strategy",
-                       "deepspeed_stage_2")
+    again = run_worker(
+        "sgd-deepspeed_stage_2",
+        "sgd",
+        *UNEVEN,
+        "--accumulate",
+        "2",
+        "--devices",
+        "2",
+        "--strategy",
+        "deepspeed_stage_2",
+    )
     assert again["ranks"] == run["ranks"]  # the order depends on the settings alone
 
 

@@ -45,6 +45,7 @@ def main(argv: list[str]) -> int:
     from lightning_nli.cli.report import explain_scores, print_scores
     from lightning_nli.training.callbacks import Stopped
     from lightning_nli.training.run import describe_run, train
+    from lightning_nli.training.strategy import is_first_process
 
     silence_libraries()
     folder = run_folder(config)
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
     except Stopped as stopped:
         sys.stderr.write(f"lnli: stopped ({stopped}); saved in {folder}: run the same command with --resume auto\n")
         return EXIT_SAVED
-    if os.environ.get("LOCAL_RANK", "0") != "0" or os.environ.get("SLURM_PROCID", "0") != "0":
+    if not is_first_process():
         return 0
     print_scores(result["scores"], title=f"{folder} (percent)")
     if not quiet:

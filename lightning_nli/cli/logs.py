@@ -30,7 +30,14 @@ def set_up_logging(*, quiet: bool = False) -> None:
 
 def silence_libraries() -> None:
     """Errors only from the libraries underneath; to be called once they are imported (they set their own levels)."""
-    for name in ("pytorch_lightning", "lightning_fabric", "lightning", "transformers", "DeepSpeed", "torch.distributed"):
+    for name in (
+        "pytorch_lightning",
+        "lightning_fabric",
+        "lightning",
+        "transformers",
+        "DeepSpeed",
+        "torch.distributed",
+    ):
         logging.getLogger(name).setLevel(logging.ERROR)
         for known in list(logging.root.manager.loggerDict):
             if known.startswith(f"{name}."):

@@ -46,6 +46,6 @@ def print_scores(scores: dict[str, Any], *, title: str, console: Console | None 
 def explain_scores() -> str:
     """What the first columns mean, in two lines."""
     return (
-        "premise discrimination: share of entailed rows answered entailed with their own premise and not entailed with\n"
-        "a premise of the same law that covers the hypothesis' words; a model that never reads the premise has 0."
+        "premise discrimination: share of entailed rows answered entailed with their own premise and not entailed\n"
+        "with one of the same law that covers the hypothesis' words; a model that never reads the premise has 0."
     )

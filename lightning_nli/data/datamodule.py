@@ -15,7 +15,6 @@ from lightning_nli.batch import PackedBatch
 from lightning_nli.data.packing import MicroStep, PackPlan, collate_pack, count_micro_steps, plan_evaluation, plan_steps
 from lightning_nli.data.tokenization import TokenizedSplit
 
-
 Loader = TypeVar("Loader", bound=DataLoader[PackedBatch])
 
 
@@ -58,8 +57,8 @@ class TrainLoader(DataLoader[PackedBatch]):
     trainer: pl.Trainer
 
     def state_dict(self) -> dict[str, int]:
-        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
-        return {"epoch": self.trainer.current_epoch, "micro_steps_done": progress.processed}
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.state_dict()["current"]
+        return {"epoch": self.trainer.current_epoch, "micro_steps_done": int(progress["processed"])}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         assert isinstance(self.sampler, TrainSampler)
@@ -91,7 +90,7 @@ class NLIDataModule(pl.LightningDataModule):
         epochs: int = 1,
         val: TokenizedSplit | None = None,
         test: TokenizedSplit | None = None,
-        eval_max_tokens: int = 8192,
+        eval_max_tokens: int = 4096,
         first_position: int = 0,
         remap: npt.NDArray[np.int64] | None = None,
         num_workers: int = 0,

@@ -48,7 +48,9 @@ class MicroStep:
 
 def shuffled(count: int, *, seed: int, epoch: int) -> list[int]:
     """A permutation that depends on `seed` and `epoch` alone, on any machine and numpy version (Philox raw bits)."""
-    keys = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(count) if count else []
+    if not count:
+        return []
+    keys = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(count)
     return [int(index) for index in np.argsort(keys, kind="stable")]
 
 

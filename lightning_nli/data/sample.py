@@ -5,8 +5,8 @@ that a demo, a tutorial and the tests have a corpus to train on without a downlo
 says that the machinery works, nothing about a model's grasp of law.
 
 How a pair comes about. A law draws its own words from its fields. A premise states two facts (who, may or must or must
-not, which act, which detail). It yields one entailed and one not entailed hypothesis in the same form: the first restates a
-fact, the second a fact of another article or one with a changed slot. Changed slots are drawn as the originals were, so
+not, which act, which detail). It yields one entailed and one not entailed hypothesis in the same form: the first restates
+a fact, the second a fact of another article or one with a changed slot. Changed slots are drawn as the originals were, so
 the hypothesis alone tells nothing about the label, nor does the premise, which always stands once under each label.
 """
 
@@ -155,8 +155,8 @@ class Provision:
 def sample_corpus(num_examples: int | None = None, seed: int = 0) -> pl.DataFrame:
     """The synthetic sample corpus: for demos and tests only, nobody should report results on it.
 
-    Law after law is drawn, each from `seed` and its own number alone, until there are enough rows: a larger corpus begins
-    with the rows of a smaller one. A premise has two rows, one under each label, and stands in one split.
+    Law after law is drawn, each from `seed` and its own number alone, until there are enough rows: a larger corpus
+    begins with the rows of a smaller one. A premise has two rows, one under each label, and stands in one split.
 
     Args:
         num_examples: Number of rows; 3,600 by default.

@@ -1,10 +1,9 @@
-"""Frame -> flat token ids and offsets, kept in a cache that several processes may share. Truncation happens here only."""
+"""Frame -> flat token ids and offsets, in a cache that processes may share. Truncation happens here only."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence

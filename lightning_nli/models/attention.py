@@ -6,9 +6,10 @@ Shape suffixes: T tokens of the pack, N heads, H head, S segments, B segments of
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ class AttentionLayout:
 
 def _make_buckets(cu_seqlens: Tensor) -> list[_Bucket]:
     bounds: list[int] = cu_seqlens.tolist()
-    lengths = [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+    lengths = [stop - start for start, stop in pairwise(bounds)]
     buckets: list[_Bucket] = []
     first = 0
     for index in range(1, len(lengths) + 1):
@@ -153,6 +154,10 @@ class _Scatter(torch.autograd.Function):
         return full.index_copy_(0, token_to_padded, grads[0]), None
 
 
+_gather: Callable[..., Tensor] = _Gather.apply
+_scatter: Callable[..., Tensor] = _Scatter.apply
+
+
 def varlen_attention(
     q_TNH: Tensor,
     k_TNH: Tensor,
@@ -199,12 +204,11 @@ def packed_attention(
             "torch's own flash kernel has no attention dropout: take --attention flash (package flash-attn), "
             "or set the model's attention dropout to 0"
         )
-    return varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, scale=scaling)
+    out = varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, scale=scaling)
+    return out if isinstance(out, Tensor) else out[0]
 
 
-def _masked(
-    q_TNH: Tensor, k_TNH: Tensor, v_TNH: Tensor, cu_seqlens: Tensor, scaling: float, dropout: float
-) -> Tensor:
+def _masked(q_TNH: Tensor, k_TNH: Tensor, v_TNH: Tensor, cu_seqlens: Tensor, scaling: float, dropout: float) -> Tensor:
     segment_index = torch.arange(cu_seqlens.numel() - 1, device=cu_seqlens.device)
     segment_T = torch.repeat_interleave(segment_index, cu_seqlens.diff())
     same_TT = segment_T[:, None] == segment_T[None, :]
@@ -228,13 +232,13 @@ def _bucketed(
         weights_BNLL = F.dropout(scores_BNLL.softmax(-1), dropout, training=dropout > 0)
         out_BLNH = torch.matmul(weights_BNLL, v_BNLH).transpose(1, 2)
         block = out_BLNH.reshape(-1, *q_TNH.shape[1:])
-        outputs.append(block if bucket.token_to_padded is None else _Scatter.apply(block, bucket.token_to_padded))
+        outputs.append(block if bucket.token_to_padded is None else _scatter(block, bucket.token_to_padded))
     return torch.cat(outputs)
 
 
 def _to_block(x_TNH: Tensor, bucket: _Bucket) -> Tensor:
     if bucket.padded_to_token is not None:
-        x_TNH = _Gather.apply(x_TNH, bucket.padded_to_token, bucket.token_to_padded)
+        x_TNH = _gather(x_TNH, bucket.padded_to_token, bucket.token_to_padded)
     return x_TNH.view(bucket.num_segments, bucket.longest, *x_TNH.shape[1:]).transpose(1, 2)
 
 

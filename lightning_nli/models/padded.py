@@ -1,4 +1,4 @@
-"""The padded road, for encoders whose attention cannot be replaced, and the reference that packing is tested against."""
+"""The padded road: for encoders whose attention cannot be replaced, and the reference for tests of packing."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ def kept_tokens(splits: Iterable[npt.NDArray[np.int32]], tokenizer: Any) -> Toke
 
 
 def is_worth_it(kept: TokenIds, model: Any) -> bool:
+    """Whether leaving rows out at least halves the vocabulary."""
     return len(kept) <= _WORTH_IT * int(model.get_input_embeddings().weight.shape[0])
 
 

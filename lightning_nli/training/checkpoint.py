@@ -147,7 +147,9 @@ class RunCheckpoints(Checkpoint):
             index.monitor = self.monitor
             finite = None if score is None or not math.isfinite(score) else score
             if score is not None and finite is None:
-                log.warning("%s is %s after step %d: not a candidate for the best", self.monitor, score, trainer.global_step)
+                log.warning(
+                    "%s is %s after step %d: not a candidate for the best", self.monitor, score, trainer.global_step
+                )
             entry = SavedCheckpoint(name, trainer.global_step, trainer.current_epoch, finite)
             index.add(entry, lower_is_better=self.config.monitor.endswith("loss"))
             gone = index.prune(self.config.keep)

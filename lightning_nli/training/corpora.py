@@ -59,9 +59,7 @@ def read_corpora(config: ExperimentConfig, sources: list[str]) -> Corpus:
     """
     scheme = None if config.label_scheme == "auto" else config.label_scheme
     corpora = [
-        read_source(
-            source, on_bad_row=config.on_bad_row, normalize=config.text.normalize == "nfc", scheme=scheme
-        )
+        read_source(source, on_bad_row=config.on_bad_row, normalize=config.text.normalize == "nfc", scheme=scheme)
         for source in sources
     ]
     first = corpora[0]
@@ -119,7 +117,9 @@ def load_run_data(config: ExperimentConfig) -> RunData:
         log.info("added %d training rows with swapped premises (%s)", added.height, config.augment)
         train = pl.concat([train, added])
     rows = pl.concat([train, *scored.values()])
-    duplicates = {name: find_duplicates(part).rows.height for name, part in {"train": published_train, **scored}.items()}
+    duplicates = {
+        name: find_duplicates(part).rows.height for name, part in {"train": published_train, **scored}.items()
+    }
     return RunData(
         train=train,
         scored=scored,

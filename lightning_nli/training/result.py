@@ -67,9 +67,7 @@ def cached_hard_rows(frame: pl.DataFrame, scheme: LabelScheme) -> list[str]:
     return ids
 
 
-def score_split(
-    predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, train: pl.DataFrame
-) -> SplitScores:
+def score_split(predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, train: pl.DataFrame) -> SplitScores:
     """All scores of one set.
 
     Args:
@@ -83,14 +81,10 @@ def score_split(
     swapped = {kind: _swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in ("hard", "random")}
     answers = {kind: predictor.predictions(rows) for kind, rows in swapped.items()}
     scores = score(predictions, scheme).as_dict()
-    scores["premise"] = premise_scores(
-        predictions, answers["hard"], answers["random"], scheme, unit=swap_unit(frame)
-    )
+    scores["premise"] = premise_scores(predictions, answers["hard"], answers["random"], scheme, unit=swap_unit(frame))
     baseline = hypothesis_only(train, frame, scheme)
     scores["hard"] = hard_scores(predictions, cached_hard_rows(frame, scheme), baseline, scheme)
-    scores["hypothesis_only"] = {
-        name: score(baseline, scheme).as_dict()[name] for name in ("accuracy", "macro_f1")
-    }
+    scores["hypothesis_only"] = {name: score(baseline, scheme).as_dict()[name] for name in ("accuracy", "macro_f1")}
     entailed = f"prob_{scheme.entailed.value}"
     table = predictions
     for kind, answer in answers.items():

@@ -18,8 +18,8 @@ import polars as pl
 import pytorch_lightning as lightning
 import torch
 import torch.distributed as dist
+from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
-from pytorch_lightning.plugins.environments import SLURMEnvironment
 
 from lightning_nli import baselines
 from lightning_nli.config import ExperimentConfig, cache_root, config_hash, hypothesis_only_twin, run_folder
@@ -42,7 +42,7 @@ from lightning_nli.training.result import (
     write_result,
 )
 from lightning_nli.training.run_folder import check_run_folder, claim_run_folder, processor_name
-from lightning_nli.training.strategy import Engine, build_strategy, launched_rank, set_cpu_threads
+from lightning_nli.training.strategy import Engine, build_strategy, is_first_process, set_cpu_threads
 from lightning_nli.training.trained import OpenedRun, RunMeta, encoder_spec, open_run, save_encoder
 from lightning_nli.types import UserError
 
@@ -101,12 +101,13 @@ def train(config: ExperimentConfig, *, quiet: bool = False) -> dict[str, Any]:
     started = time.perf_counter()
     folder = run_folder(config)
     parse_max_time(config.engine.max_time)
-    is_first = launched_rank() is None or _is_slurm_first()
+    is_first = is_first_process()
     if is_first:
         check_run_folder(folder, config)
     data = load_run_data(config)
     if config.method != "finetune":
-        claim_run_folder(folder, config, data.bad_rows)
+        if is_first:
+            claim_run_folder(folder, config, data.bad_rows)
         predictor = BaselinePredictor(_BASELINES[config.method], data)
         result = _score_all(config, folder, data, predictor, selection=None)
         return _finish(folder, result, {"wall_s": round(time.perf_counter() - started, 1)})
@@ -157,10 +158,6 @@ def describe_run(config: ExperimentConfig) -> str:
             f"tokens an epoch: {int(built.datamodule.train.lengths.sum())}",
         ]
     return "\n".join([*lines, "dry run: nothing was trained", ""])
-
-
-def _is_slurm_first() -> bool:
-    return SLURMEnvironment.detect() and SLURMEnvironment(auto_requeue=False).global_rank() == 0
 
 
 def _resume_path(folder: Path, config: ExperimentConfig) -> Path | None:

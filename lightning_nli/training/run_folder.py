@@ -17,7 +17,16 @@ from lightning_nli.config import NOT_HASHED, ExperimentConfig, config_hash, load
 from lightning_nli.data.schema import BadRow
 from lightning_nli.types import UserError
 
-_PACKAGES = ("lightning-nli", "torch", "pytorch-lightning", "transformers", "deepspeed", "polars", "torchmetrics", "numpy")
+_PACKAGES = (
+    "lightning-nli",
+    "torch",
+    "pytorch-lightning",
+    "transformers",
+    "deepspeed",
+    "polars",
+    "torchmetrics",
+    "numpy",
+)
 
 
 def check_run_folder(folder: Path, config: ExperimentConfig) -> None:
@@ -31,7 +40,9 @@ def check_run_folder(folder: Path, config: ExperimentConfig) -> None:
     known = folder / "config.yaml"
     if known.exists():
         if config.resume != "auto":
-            raise UserError(f"{folder} holds an unfinished run; --resume auto goes on with it, or give another --run-dir")
+            raise UserError(
+                f"{folder} holds an unfinished run; --resume auto goes on with it, or give another --run-dir"
+            )
         _check_same_settings(known, config)
     elif folder.exists() and (folder.is_file() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty and holds no run of ours; give another --run-dir")
@@ -74,7 +85,7 @@ def describe_environment() -> dict[str, Any]:
     """Versions, machine and commit, for `environment.json`."""
     import torch
 
-    packages = {}
+    packages: dict[str, str | None] = {}
     for name in _PACKAGES:
         try:
             packages[name] = version(name)

@@ -84,6 +84,9 @@ def answer_table(frame: pl.DataFrame, logits: npt.NDArray[np.float32], scheme: L
     loss = -log_probabilities[np.arange(len(gold)), np.maximum(gold, 0)]
     return frame.select("example_id", "label", "group_id").with_columns(
         pl.Series("predicted", [scheme.names[index] for index in log_probabilities.argmax(-1)], pl.String),
-        *(pl.Series(f"prob_{name}", np.exp(log_probabilities[:, i]), pl.Float32) for i, name in enumerate(scheme.names)),
+        *(
+            pl.Series(f"prob_{name}", np.exp(log_probabilities[:, i]), pl.Float32)
+            for i, name in enumerate(scheme.names)
+        ),
         pl.Series("loss", np.where(gold >= 0, loss, np.nan), pl.Float64).fill_nan(None),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.plugins import DeepSpeedPrecision
+from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy, Strategy
 
 from lightning_nli.config import EngineConfig
@@ -63,7 +64,7 @@ def resolve_accelerator(engine: EngineConfig) -> str:
 def has_native_bf16(accelerator: str) -> bool:
     """Whether bf16 matrix products run in hardware."""
     if accelerator == "gpu":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
@@ -207,14 +208,16 @@ class PackedDeepSpeedStrategy(DeepSpeedStrategy):
         return engine, wrapped
 
 
-def launched_rank() -> int | None:
-    """Global rank of this process where a launcher set it, None in the process that the user started."""
-    return int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else None
+def is_first_process() -> bool:
+    """Whether this process has global rank 0, by what SLURM, torchrun or Lightning put into the environment."""
+    if SLURMEnvironment.detect():
+        return os.environ["SLURM_PROCID"] == "0"
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return os.environ["RANK"] == "0"
+    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
 
 def set_cpu_threads(processes_here: int) -> None:
     """Share the cores between the processes of this machine; `OMP_NUM_THREADS`, where set, is left as it is."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes_here))
-
-

@@ -110,7 +110,9 @@ def _pretrained_embedding(name: str) -> torch.Tensor:
     try:
         model = AutoModel.from_pretrained(str(source), dtype=torch.float32)
     except OSError as error:
-        raise UserError(f"the run trained part of the vocabulary of '{name}', whose rest cannot be found: {error}") from None
+        raise UserError(
+            f"the run trained part of the vocabulary of '{name}', whose rest cannot be found: {error}"
+        ) from None
     return model.get_input_embeddings().weight.detach()  # type: ignore[no-any-return]
 
 
@@ -191,8 +193,10 @@ def open_run(
 
 def _attention(config: ExperimentConfig, precision: str) -> str:
     """The flash kernels take half precision only: fp32 scoring on a GPU goes through the bucketed twin."""
-    return "bucketed" if precision == "fp32" and config.engine.attention in ("auto", "flash", "varlen") else (
-        config.engine.attention
+    return (
+        "bucketed"
+        if precision == "fp32" and config.engine.attention in ("auto", "flash", "varlen")
+        else (config.engine.attention)
     )
 
 
