@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+
 from lightning_nli.cli.main import main
 from lightning_nli.data.readers import read_source
 from lightning_nli.training.checkpoint import CheckpointIndex

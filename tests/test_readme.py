@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+
 from lightning_nli.cli.main import main
 from lightning_nli.data.readers import read_source
 from lightning_nli.models.offline import stage_e5_small
@@ -44,7 +45,9 @@ def test_the_readmes_commands_run(tmp_path, monkeypatch):
         labels = (part["label"].cast(pl.String) == "entailment").cast(pl.Int64).cast(pl.String)
         columns = {"Premise": part["premise"], "Hypothesis": part["hypothesis"], "Label": labels}
         published = pl.DataFrame(columns).with_columns(
-            pl.lit("1/2030/QH").alias("Law ID"), pl.lit("[]").alias("Field of Law"), pl.lit(None, pl.String).alias("Rule")
+            pl.lit("1/2030/QH").alias("Law ID"),
+            pl.lit("[]").alias("Field of Law"),
+            pl.lit(None, pl.String).alias("Rule"),
         )
         published.write_csv(f"DIR/{name}.csv")
     ran = 0

@@ -18,8 +18,8 @@ import polars as pl
 import pytorch_lightning as lightning
 import torch
 import torch.distributed as dist
-from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 
 from lightning_nli import baselines
 from lightning_nli.config import ExperimentConfig, cache_root, config_hash, hypothesis_only_twin, run_folder

@@ -1,0 +1,217 @@
+"""The settings of one run, as frozen dataclasses; the docstrings are the help text of `lnli fit` too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Literal, get_type_hints
+
+from lightning_nli.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """How a pair becomes tokens.
+
+    Attributes:
+        max_length: Longest segment in tokens, special tokens included.
+        template: How the texts of a segment are joined; `separators` uses the tokenizer's own separators.
+        truncation: What is cut when a segment is too long: `longest_first` (token by token from the longest text),
+            `premise_first` (only the premise, as long as it lasts).
+        normalize: `nfc` (NFC, soft hyphens and zero-width marks removed, no-break spaces made spaces) or `none`.
+        segmenter: Vietnamese word segmentation before tokenizing, for PhoBERT: `none`, `pyvi` or `underthesea`.
+    """
+
+    max_length: int = 256
+    template: Literal["separators"] = "separators"
+    truncation: Literal["longest_first", "premise_first"] = "longest_first"
+    normalize: Literal["nfc", "none"] = "nfc"
+    segmenter: Literal["none", "pyvi", "underthesea"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingConfig:
+    """How segments share a forward pass.
+
+    Attributes:
+        batch_size: Examples per device and micro-step (the same membership as a padded run); ignored by none:
+            with `max_tokens` set it must stay at its default.
+        max_tokens: Throughput mode: tokens per pack instead of examples per batch; null for off.
+        eval_max_tokens: Tokens per pack in validation, test and predict.
+    """
+
+    batch_size: int = 16
+    max_tokens: int | None = None
+    eval_max_tokens: int = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """AdamW and its schedule.
+
+    Attributes:
+        lr: Peak learning rate.
+        weight_decay: AdamW's decay; never on biases and LayerNorm.
+        epochs: Passes over the training split.
+        accumulate: Micro-steps per optimizer step; global batch = batch_size x accumulate x processes.
+        warmup_fraction: Share of all optimizer steps in which the rate rises linearly from 0.
+        schedule: `linear` decay to 0, `cosine` to 0, or `constant`, after the warm-up.
+        clip: Largest gradient norm; 0 for no clipping.
+    """
+
+    lr: float = 2e-5
+    weight_decay: float = 0.01
+    epochs: int = 3
+    accumulate: int = 1
+    warmup_fraction: float = 0.0
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    clip: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Where and how it runs.
+
+    Attributes:
+        strategy: `auto` (one process, or ddp with several devices), `ddp`, `deepspeed` (stage 2), or
+            `deepspeed_stage_1`, `deepspeed_stage_2`, `deepspeed_stage_3`; all of them run on CPU too.
+        devices: Processes per node: GPUs, or CPU processes.
+        num_nodes: Machines.
+        accelerator: `auto` takes the GPU when there is one; `cpu`; `gpu`.
+        precision: `auto` (bf16 where the hardware does it natively, else fp32), `fp32`, `bf16` (bf16 weights, fp32
+            master weights and optimizer), `bf16-autocast`, `fp16` (GPU only).
+        attention: `auto` (flash kernel on GPU, its exact twin `bucketed` on CPU), `flash` (package flash-attn),
+            `varlen` (flash kernel inside torch), `bucketed`, `sdpa` (slow reference), `padded` (no packing: for
+            encoders whose attention cannot be replaced).
+        trim_vocab: `auto` trains only the embedding rows that the run's texts can touch when that halves the
+            vocabulary or better (no logit changes; untouched rows come back unchanged on export); `off` trains all.
+        activation_checkpointing: Recompute layers in backward: less memory, about a third more time.
+        compile: Compile the encoder with torch.compile.
+        num_workers: Loader processes a device; packs are cheap to build, 0 is usually best.
+        max_time: Stop, save and exit with code 75 after this wall time, as DD:HH:MM:SS; null for no limit.
+    """
+
+    strategy: Literal["auto", "ddp", "deepspeed", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3"] = (
+        "auto"
+    )
+    devices: int = 1
+    num_nodes: int = 1
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "bf16-autocast", "fp16"] = "auto"
+    attention: Literal["auto", "flash", "varlen", "bucketed", "sdpa", "padded"] = "auto"
+    trim_vocab: Literal["auto", "off"] = "auto"
+    activation_checkpointing: bool = False
+    compile: bool = False
+    num_workers: int = 0
+    max_time: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """What is kept and what chooses the best.
+
+    Attributes:
+        monitor: Score that chooses the best checkpoint: `id_val/macro_f1`, `id_val/accuracy` or `id_val/loss`.
+        every: Also save every so many optimizer steps; 0 saves at the end of each epoch only.
+        keep: Newest checkpoints kept beside the best one.
+    """
+
+    monitor: Literal["id_val/macro_f1", "id_val/accuracy", "id_val/loss"] = "id_val/macro_f1"
+    every: int = 0
+    keep: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    """One training run.
+
+    Attributes:
+        data: Source, `READER:PATH[#SPLIT]` or `sample[:N]`; repeat the flag for several.
+        train_split: Published split to train on.
+        val_split: Split that chooses the checkpoint: `auto` (the corpus' dev split, else drawn from train), `drawn`,
+            `none` (no selection: the last checkpoint counts), or a published split's name.
+        test_split: Split scored at the end: `auto` (the corpus' test split, where there is one), `none`, or a name.
+        val_fraction: Share of the training rows drawn for validation, whole premises (wills: groups) at a time.
+        test_data: Further test sets as NAME=SOURCE, each scored under its name; repeat the flag for several.
+        model: `e5-small` (offline, pretrained), `tiny` (random, for tests), or a Hugging Face name or folder.
+        head: Classification head: `auto` (a published NLI head is kept and matched by label name; otherwise a new
+            one), `new`, or a mapping for a head without names, as `LABEL_0=entailment,LABEL_1=neutral,...`.
+        method: `finetune`, or a model that trains no encoder: `majority`, `hyponly-v1` (hypothesis only), `overlap-v1`.
+        objective: Training loss: `cross_entropy`.
+        augment: `none`, or `premise_swap=H+R`: for each entailed training row H coverage-matched and R random
+            premises of the same law as non-entailment rows.
+        segments: Texts the model sees, in order, joined by commas: `premise,hypothesis`, `hypothesis`, ...; `auto`
+            takes all that the corpus has.
+        subset: Use at most this many rows of every split (whole premises); null for all.
+        label_scheme: `auto` (the corpus' own), `binary`, `three_way` or `wills`.
+        seed: Head, shuffling, dropout.
+        split_seed: Drawn splits and subsets.
+        run_dir: Folder of the run; default runs/NAME-HASH of these settings.
+        resume: `auto` goes on with an unfinished run in the folder; `never` refuses it.
+        on_bad_row: Unusable rows are an `error`, or are left out, counted and listed: `drop`.
+        text: How a pair becomes tokens.
+        packing: How segments share a forward pass.
+        optim: AdamW and its schedule.
+        engine: Where and how it runs.
+        checkpoints: What is kept and what chooses the best.
+    """
+
+    data: list[str] | str = "sample"
+    train_split: str = "train"
+    val_split: str = "auto"
+    test_split: str = "auto"
+    val_fraction: float = 0.1
+    test_data: list[str] | str = field(default_factory=list)
+    model: str = "e5-small"
+    head: str = "auto"
+    method: Literal["finetune", "majority", "hyponly-v1", "overlap-v1"] = "finetune"
+    objective: Literal["cross_entropy"] = "cross_entropy"
+    augment: str = "none"
+    segments: str = "auto"
+    subset: int | None = None
+    label_scheme: str = "auto"
+    seed: int = 1
+    split_seed: int = 1
+    run_dir: str | None = None
+    resume: Literal["auto", "never"] = "never"
+    on_bad_row: Literal["error", "drop"] = "error"
+    text: TextConfig = field(default_factory=TextConfig)
+    packing: PackingConfig = field(default_factory=PackingConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    @property
+    def sources(self) -> list[str]:
+        return [self.data] if isinstance(self.data, str) else list(self.data)
+
+    @property
+    def test_sources(self) -> dict[str, str]:
+        """Further test sets by name.
+
+        Raises:
+            UserError: an entry is not NAME=SOURCE.
+        """
+        entries = [self.test_data] if isinstance(self.test_data, str) else list(self.test_data)
+        named = {}
+        for entry in entries:
+            name, found, source = entry.partition("=")
+            if not found or not name or not source:
+                raise UserError(f"--test-data takes NAME=SOURCE, got '{entry}'")
+            named[name] = source
+        return named
+
+
+def leaf_names() -> dict[str, str]:
+    """Every setting's bare name -> its dotted name: `lr` -> `optim.lr`."""
+    return {dotted.rsplit(".", 1)[-1]: dotted for dotted in dotted_names(ExperimentConfig)}
+
+
+def dotted_names(cls: type, prefix: str = "") -> Iterator[str]:
+    """Names of all settings below a dataclass, `group.leaf`."""
+    hints = get_type_hints(cls)
+    for item in fields(cls):
+        if is_dataclass(hints[item.name]):
+            yield from dotted_names(hints[item.name], f"{prefix}{item.name}.")
+        else:
+            yield f"{prefix}{item.name}"
