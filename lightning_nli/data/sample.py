@@ -7,7 +7,8 @@ says that the machinery works, nothing about a model's grasp of law.
 How a pair comes about. A law draws its own words from its fields. A premise states two facts (who, may or must or must
 not, which act, which detail). It yields one entailed and one not entailed hypothesis in the same form: the first
 restates a fact, the second a fact of another article or one with a changed slot. Changed slots are drawn as the
-originals were, so the hypothesis alone tells nothing about the label, nor does the premise, which always stands once under each label.
+originals were, so the hypothesis alone tells nothing about the label, nor does the premise, which always stands once
+under each label.
 """
 
 from __future__ import annotations
