@@ -199,11 +199,7 @@ def packed_attention(
         return out  # type: ignore[no-any-return]
     from torch.nn.attention.varlen import varlen_attn
 
-    if dropout:
-        raise UserError(
-            "torch's own flash kernel has no attention dropout: take --attention flash (package flash-attn), "
-            "or set the model's attention dropout to 0"
-        )
+    # This kernel has no dropout; `load_encoder` has said so.
     out = varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, scale=scaling)
     return out if isinstance(out, Tensor) else out[0]
 

@@ -169,7 +169,13 @@ def load_encoder(
     model.config.label2id = {name: index for index, name in enumerate(scheme.names)}
     if attention == "padded":
         return LoadedEncoder(PaddedEncoder(model), tokenizer, head_is_new)
-    encoder = PackedEncoder(model, choose_backend(attention, device or torch.device("cpu")))
+    backend = choose_backend(attention, device or torch.device("cpu"))
+    if (
+        backend is AttentionBackend.VARLEN
+        and float(getattr(model.config, "attention_probs_dropout_prob", None) or 0) > 0
+    ):
+        log.warning("torch's own flash kernel has no attention dropout: trained without (--attention flash has it)")
+    encoder = PackedEncoder(model, backend)
     _probe(encoder, tokenizer)
     return LoadedEncoder(encoder, tokenizer, head_is_new)
 

@@ -42,7 +42,15 @@ from lightning_nli.training.result import (
     write_result,
 )
 from lightning_nli.training.run_folder import check_run_folder, claim_run_folder, processor_name
-from lightning_nli.training.strategy import Engine, build_strategy, is_first_process, set_cpu_threads
+from lightning_nli.training.strategy import (
+    Engine,
+    build_strategy,
+    is_first_process,
+    resolve_accelerator,
+    resolve_attention,
+    resolve_precision,
+    set_cpu_threads,
+)
 from lightning_nli.training.trained import OpenedRun, RunMeta, encoder_spec, open_run, save_encoder
 from lightning_nli.types import UserError
 
@@ -176,10 +184,10 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
     """
     lightning.seed_everything(config.seed, verbose=False)
     source = resolve_model(config.model, lambda: _texts(data))
-    device = torch.device("cuda" if torch.cuda.is_available() and config.engine.accelerator != "cpu" else "cpu")
-    loaded = load_encoder(
-        source, data.scheme, head=config.head, attention=config.engine.attention, device=device, seed=config.seed
-    )
+    accelerator = resolve_accelerator(config.engine)
+    attention = resolve_attention(config.engine, accelerator, resolve_precision(config.engine, accelerator))
+    device = torch.device("cuda" if accelerator == "gpu" else "cpu")
+    loaded = load_encoder(source, data.scheme, head=config.head, attention=attention, device=device, seed=config.seed)
     engine = build_strategy(config.engine, family=loaded.model.config.model_type, clip=config.optim.clip)
     _check_length(config, loaded)
     spec = encoder_spec(config, loaded, data.segments)

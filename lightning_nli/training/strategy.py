@@ -83,6 +83,19 @@ def resolve_precision(engine: EngineConfig, accelerator: str, *, family: str | N
     return engine.precision
 
 
+def resolve_attention(engine: EngineConfig, accelerator: str, precision: str) -> str:
+    """`--attention`, where `auto` knows that the flash kernels take half precision only.
+
+    Raises:
+        UserError: a flash kernel is asked for in fp32.
+    """
+    if precision != "fp32" or accelerator == "cpu":
+        return engine.attention
+    if engine.attention in ("flash", "varlen"):
+        raise UserError(f"--attention {engine.attention} takes half precision only; with fp32 take bucketed or auto")
+    return "bucketed" if engine.attention == "auto" else engine.attention
+
+
 def build_strategy(engine: EngineConfig, *, family: str | None = None, clip: float = 0.0) -> Engine:
     """Resolve accelerator, precision and strategy.
 

@@ -176,7 +176,8 @@ def open_run(
     elif word == "fp16":
         model = model.half()
     padded = engine.attention == "padded"
-    encoder = PaddedEncoder(model) if padded else PackedEncoder(model, choose_backend(_attention(config, word), device))
+    attention = "bucketed" if word == "fp32" and engine.attention != "sdpa" else engine.attention  # flash: half only
+    encoder = PaddedEncoder(model) if padded else PackedEncoder(model, choose_backend(attention, device))
     tokenizer = AutoTokenizer.from_pretrained(folder / "encoder")
     loaded = LoadedEncoder(encoder.to(device).eval(), tokenizer, head_is_new=False)
     scorer = Scorer(
@@ -189,15 +190,6 @@ def open_run(
         cache=cache_root(),
     )
     return OpenedRun(folder, config, scheme, path, scorer)
-
-
-def _attention(config: ExperimentConfig, precision: str) -> str:
-    """The flash kernels take half precision only: fp32 scoring on a GPU goes through the bucketed twin."""
-    return (
-        "bucketed"
-        if precision == "fp32" and config.engine.attention in ("auto", "flash", "varlen")
-        else (config.engine.attention)
-    )
 
 
 def encoder_spec(config: ExperimentConfig, loaded: LoadedEncoder, segments: tuple[str, ...]) -> EncoderSpec:
