@@ -20,7 +20,6 @@ from lightning_nli.config_schema import (
     OptimConfig,
     PackingConfig,
     TextConfig,
-    dotted_names,
     leaf_names,
 )
 from lightning_nli.types import SCHEMES, SEGMENT_NAMES, UserError
@@ -60,6 +59,8 @@ _OTHER_NAMES = {
     "model_name_or_path": "model",
 }
 
+_SWITCHES = ("engine.activation_checkpointing", "engine.compile")  # given without a value they mean true
+
 # What decides where a run lives and how fast it goes, but not what it computes.
 NOT_HASHED = ("run_dir", "resume", "engine.num_workers", "engine.max_time")
 
@@ -75,13 +76,17 @@ def unknown_name(name: str, *, where: str) -> UserError:
 
 
 def _check_names(values: dict[str, Any], where: str) -> None:
-    known = set(dotted_names(ExperimentConfig))
+    known = {setting.name: setting for setting in settings()}
     groups = {name.split(".")[0] for name in known if "." in name}
     for key, value in values.items():
-        inner = [f"{key}.{leaf}" for leaf in value] if isinstance(value, dict) else [str(key)]
-        for name in inner:
-            if name not in known and name not in groups:
+        if key in groups and not isinstance(value, dict):
+            raise UserError(f"{where}: '{key}' is a group: it must hold settings as 'name: value'")
+        inner = {f"{key}.{leaf}": held for leaf, held in value.items()} if key in groups else {str(key): value}
+        for name, held in inner.items():
+            if name not in known:
                 raise unknown_name(name, where=where)
+            if held is None and known[name].default != "null":
+                raise UserError(f"{where}: {name}: expected {known[name].takes}, got null")
 
 
 def _parser() -> Any:
@@ -102,28 +107,32 @@ def parse_config(arguments: Sequence[str]) -> ExperimentConfig:
     """
     from jsonargparse import ArgumentError
 
-    files, flags = _rewrite_flags(arguments)
-    for file in files:
-        _read_yaml(Path(file))
+    given, flags = _rewrite_flags(arguments)
+    files = [f"--config={file}" for file in given if _read_yaml(Path(file))]  # without those that set nothing
     parser = _parser()
     try:
-        parsed = parser.parse_args([*(f"--config={file}" for file in files), *flags])
-        config = parser.instantiate_classes(parsed)
+        for file in files:  # each alone first, so that an error can name it
+            where = file.partition("=")[2]
+            parser.parse_args([file])
+        where = ""
+        config = parser.instantiate_classes(parser.parse_args([*files, *flags]))
     except ArgumentError as error:
-        raise _readable(str(error)) from None
+        raise _readable(str(error), where) from None
     values = {item.name: config[item.name] for item in fields(ExperimentConfig)}
     return check_config(ExperimentConfig(**values))
 
 
-def _readable(message: str) -> UserError:
-    """The parser's complaint about a value in the user's words: the flag, what it takes, what it got."""
-    found = re.search(r'key "([\w.]+)".*?Got value: (.*)', " ".join(message.split()))
-    if found is None:
-        return UserError(" ".join(message.split()))
-    name, value = found.groups()
-    setting = next((setting for setting in settings() if setting.name == name), None)
-    takes = "another value" if setting is None else setting.takes
-    return UserError(f"--{name.rsplit('.', 1)[-1].replace('_', '-')}: expected {takes}, got '{value}'")
+def _readable(message: str, where: str) -> UserError:
+    """The parser's complaint about a value in the user's words: file or flag, what it takes, what it got."""
+    message = " ".join(message.split())
+    found = re.search(r'key "([\w.]+)"', message)
+    setting = next((setting for setting in settings() if found and setting.name == found[1]), None)
+    if setting is None:
+        return UserError(f"{where}: {message}" if where else message)
+    value = re.split(r"(?:Given|Got) value:", message)[-1].strip()
+    place = f"{where}: {setting.name}" if where else setting.flag
+    hint = "; in YAML a text that looks like a number, a time or yes/no needs quotes" if setting.word == "TEXT" else ""
+    return UserError(f"{place}: expected {setting.takes}, got '{value}'{hint if where else ''}")
 
 
 def _rewrite_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -143,12 +152,10 @@ def _rewrite_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if name != "config" and name not in known:
             raise unknown_name(flag.split("=")[0], where="command line")
         if not has_value:
-            if name.endswith(("compile", "activation_checkpointing")) and (not pending or pending[0].startswith("--")):
-                value = "true"
-            elif not pending:
+            is_alone = not pending or pending[0].startswith("--")
+            if is_alone and name not in _SWITCHES:
                 raise UserError(f"{flag} needs a value")
-            else:
-                value = pending.pop(0)
+            value = "true" if is_alone else pending.pop(0)
         if name == "config":
             files.append(value)
         else:
@@ -168,15 +175,31 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        text = path.read_text(encoding="utf-8")
+        values = yaml.safe_load(text)
+        _check_repeated(yaml.compose(text, Loader=yaml.SafeLoader), where=str(path))
     except FileNotFoundError:
         raise UserError(f"config file {path} does not exist") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"config file {path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise UserError(f"config file {path} cannot be read: {error.strerror}") from None
+    if values is None:
+        return {}
     if not isinstance(values, dict):
         raise UserError(f"config file {path} must hold settings as 'name: value'")
     _check_names(values, where=str(path))
     return values
+
+
+def _check_repeated(node: Any, where: str) -> None:
+    """YAML takes the last of two equal keys without a word; we do not."""
+    seen: set[str] = set()
+    for key, value in node.value if getattr(node, "id", "") == "mapping" else ():
+        if str(key.value) in seen:
+            raise UserError(f"{where}: '{key.value}' is given twice (line {key.start_mark.line + 1})")
+        seen.add(str(key.value))
+        _check_repeated(value, where)
 
 
 def load_config(path: Path | str) -> ExperimentConfig:
@@ -220,6 +243,17 @@ def check_config(config: ExperimentConfig) -> ExperimentConfig:
     for name, value in positive.items():
         if value <= 0:
             raise UserError(f"--{name.replace('_', '-')} must be above 0, got {value}")
+    at_least_0 = {
+        "weight_decay": config.optim.weight_decay,
+        "clip": config.optim.clip,
+        "num_workers": config.engine.num_workers,
+        "every": config.checkpoints.every,
+    }
+    for name, value in at_least_0.items():
+        if value < 0:
+            raise UserError(f"--{name.replace('_', '-')} must not be below 0, got {value}")
+    if not 0 <= config.seed < 2**32:
+        raise UserError(f"--seed must lie between 0 and {2**32 - 1}, got {config.seed}")
     if not 0 < config.val_fraction < 1:
         raise UserError(f"--val-fraction must lie between 0 and 1, got {config.val_fraction}")
     if not 0 <= config.optim.warmup_fraction <= 1:
@@ -229,6 +263,8 @@ def check_config(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def _check_combinations(config: ExperimentConfig) -> None:
+    if not config.sources or not all(config.sources):
+        raise UserError("--data needs a source: READER:PATH[#SPLIT], a file, or sample[:N]")
     if config.val_split == config.test_split and config.val_split not in ("auto", "none"):
         raise UserError(
             f"--val-split and --test-split are both '{config.val_split}': the same rows would choose and score"

@@ -14,7 +14,7 @@ from lightning_nli.config_schema import ExperimentConfig
 
 _WIDTH = 110
 _INDENT = 26
-_WORDS = {int: ("N", "a whole number"), float: ("X", "a number"), bool: ("true|false", "true or false")}
+_WORDS = {int: ("N", "a whole number"), float: ("X", "a number"), bool: ("[true|false]", "true or false")}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def settings(cls: type = ExperimentConfig, prefix: str = "") -> Iterator[Setting
     """Every setting, groups last."""
     hints = get_type_hints(cls)
     meanings = _meanings(cls)
-    heading = (inspect.getdoc(cls) or "").splitlines()[0].rstrip(".")
+    first_line = (inspect.getdoc(cls) or "").splitlines()[0].rstrip(".")
+    heading = f"{prefix[:-1]}: {first_line}" if prefix else first_line
     nested = [item for item in fields(cls) if is_dataclass(hints[item.name])]
     for item in fields(cls):
         if item not in nested:
@@ -67,9 +68,12 @@ def _value_words(hint: Any) -> tuple[str, str]:
     if get_origin(hint) is Literal:
         choices = [str(choice) for choice in get_args(hint)]
         return "{" + ",".join(choices) + "}", f"one of {', '.join(choices)}"
+    or_null = ""
     if get_origin(hint) in (Union, types.UnionType):
+        or_null = " or null" if type(None) in get_args(hint) else ""
         hint = next(part for part in get_args(hint) if part is not type(None))
-    return _WORDS.get(hint, ("TEXT", "a text"))
+    word, takes = _WORDS.get(hint, ("TEXT", "a text"))
+    return word, takes + or_null
 
 
 def _default(item: Field[Any]) -> str:
@@ -77,7 +81,7 @@ def _default(item: Field[Any]) -> str:
     if item.default_factory is not MISSING:
         value = item.default_factory()
     if value is None or value == []:
-        return "none"
+        return "null" if value is None else "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -88,12 +92,13 @@ def config_help() -> str:
     for setting in settings():
         if setting.group != group:
             group = setting.group
-            lines += ["", f"{group}:"]
+            lines += ["", group]
         head = f"  {setting.flag} {setting.word}"
-        body = textwrap.wrap(f"{setting.meaning} (default: {setting.default})", _WIDTH - _INDENT)
+        text = f"{setting.meaning} (default:\N{NO-BREAK SPACE}{setting.default})"
+        body = textwrap.wrap(text, _WIDTH - _INDENT, break_on_hyphens=False)
         if len(head) < _INDENT - 1:
             lines.append(head.ljust(_INDENT) + body.pop(0))
         else:
             lines += textwrap.wrap(head, _WIDTH, subsequent_indent=" " * 6, break_on_hyphens=False)
         lines += [" " * _INDENT + text for text in body]
-    return "\n".join(lines[1:]) + "\n"
+    return "\n".join(lines[1:]).replace("\N{NO-BREAK SPACE}", " ") + "\n"

@@ -34,9 +34,9 @@ class PackingConfig:
     """How segments share a forward pass.
 
     Attributes:
-        batch_size: Examples per device and micro-step (the same membership as a padded run); ignored by none:
-            with `max_tokens` set it must stay at its default.
-        max_tokens: Throughput mode: tokens per pack instead of examples per batch; null for off.
+        batch_size: Examples per device and micro-step; not together with --max-tokens.
+        max_tokens: Tokens per pack and micro-step, filled with as many examples as fit, instead of --batch-size
+            examples (faster where lengths differ); null for off.
         eval_max_tokens: Tokens per pack in validation, test and predict.
     """
 
@@ -50,20 +50,20 @@ class OptimConfig:
     """AdamW and its schedule.
 
     Attributes:
-        lr: Peak learning rate.
-        weight_decay: AdamW's decay; never on biases and LayerNorm.
+        lr: Peak learning rate, per optimizer step.
+        weight_decay: AdamW's decay, times the learning rate per optimizer step; never on biases and LayerNorm.
         epochs: Passes over the training split.
-        accumulate: Micro-steps per optimizer step; global batch = batch_size x accumulate x processes.
-        warmup_fraction: Share of all optimizer steps in which the rate rises linearly from 0.
+        accumulate: Micro-steps per optimizer step; global batch = --batch-size x --accumulate x processes.
+        warmup_fraction: Share (0 to 1) of all optimizer steps in which the rate rises linearly from 0.
         schedule: `linear` decay to 0, `cosine` to 0, or `constant`, after the warm-up.
-        clip: Largest gradient norm; 0 for no clipping.
+        clip: Largest L2 norm of the gradient in an optimizer step; 0 for no clipping.
     """
 
     lr: float = 2e-5
     weight_decay: float = 0.01
     epochs: int = 3
     accumulate: int = 1
-    warmup_fraction: float = 0.0
+    warmup_fraction: float = 0.1
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     clip: float = 1.0
 
@@ -76,7 +76,7 @@ class EngineConfig:
         strategy: `auto` (one process, or ddp with several devices), `ddp`, `deepspeed` (stage 2), or
             `deepspeed_stage_1`, `deepspeed_stage_2`, `deepspeed_stage_3`; all of them run on CPU too.
         devices: Processes per node: GPUs, or CPU processes.
-        num_nodes: Machines.
+        num_nodes: Machines that train together, each with as many processes as --devices says.
         accelerator: `auto` takes the GPU when there is one; `cpu`; `gpu`.
         precision: `auto` (bf16 where the hardware does it natively, else fp32), `fp32`, `bf16` (bf16 weights, fp32
             master weights and optimizer), `bf16-autocast`, `fp16` (GPU only).
@@ -87,7 +87,7 @@ class EngineConfig:
             vocabulary or better (no logit changes; untouched rows come back unchanged on export); `off` trains all.
         activation_checkpointing: Recompute layers in backward: less memory, about a third more time.
         compile: Compile the encoder with torch.compile.
-        num_workers: Loader processes a device; packs are cheap to build, 0 is usually best.
+        num_workers: Loader processes per device; packs are cheap to build, 0 is usually best.
         max_time: Stop, save and exit with code 75 after this wall time, as DD:HH:MM:SS; null for no limit.
     """
 
@@ -113,7 +113,7 @@ class CheckpointConfig:
     Attributes:
         monitor: Score that chooses the best checkpoint: `id_val/macro_f1`, `id_val/accuracy` or `id_val/loss`.
         every: Also save every so many optimizer steps; 0 saves at the end of each epoch only.
-        keep: Newest checkpoints kept beside the best one.
+        keep: How many of the newest checkpoints are kept beside the best one.
     """
 
     monitor: Literal["id_val/macro_f1", "id_val/accuracy", "id_val/loss"] = "id_val/macro_f1"
@@ -131,7 +131,8 @@ class ExperimentConfig:
         val_split: Split that chooses the checkpoint: `auto` (the corpus' dev split, else drawn from train), `drawn`,
             `none` (no selection: the last checkpoint counts), or a published split's name.
         test_split: Split scored at the end: `auto` (the corpus' test split, where there is one), `none`, or a name.
-        val_fraction: Share of the training rows drawn for validation, whole premises (wills: groups) at a time.
+        val_fraction: Share (0 to 1) of the training rows drawn for validation, whole premises (wills: groups) at a
+            time.
         test_data: Further test sets as NAME=SOURCE, each scored under its name; repeat the flag for several.
         model: `e5-small` (offline, pretrained), `tiny` (random, for tests), or a Hugging Face name or folder.
         head: Classification head: `auto` (a published NLI head is kept and matched by label name; otherwise a new
@@ -144,9 +145,9 @@ class ExperimentConfig:
             takes all that the corpus has.
         subset: Use at most this many rows of every split (whole premises); null for all.
         label_scheme: `auto` (the corpus' own), `binary`, `three_way` or `wills`.
-        seed: Head, shuffling, dropout.
-        split_seed: Drawn splits and subsets.
-        run_dir: Folder of the run; default runs/NAME-HASH of these settings.
+        seed: Seed of a new head, shuffling and dropout.
+        split_seed: Seed of drawn splits and subsets.
+        run_dir: Folder of the run; null for runs/NAME-HASH of these settings.
         resume: `auto` goes on with an unfinished run in the folder; `never` refuses it.
         on_bad_row: Unusable rows are an `error`, or are left out, counted and listed: `drop`.
         text: How a pair becomes tokens.

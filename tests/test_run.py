@@ -32,6 +32,7 @@ def pairs(tmp_path_factory) -> Path:
     rows = read_source("sample:400#test").frame.select("premise", "hypothesis").to_dicts()
     for index, row in enumerate(rows):
         row["note"] = f"raw\u2028{index}"
+        row["number"], row["list"] = index, [index, None]
         row["hypothesis"] += "\u00ad"
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path

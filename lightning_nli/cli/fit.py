@@ -13,7 +13,7 @@ usage: lnli fit [--config FILE] [--SETTING VALUE ...] [--quiet] [--dry-run]
 
 Train a model and score it. Everything goes into one run folder: settings, checkpoints, predictions, result.json,
 TensorBoard files. Settings come from --config FILE and from flags; flags win, in any order. Names may be given
-bare (--lr 1e-4, --batch-size 16) or dotted (--optim.lr 1e-4).
+bare (--lr 1e-4, --batch-size 16) or dotted (--optim.lr 1e-4); in YAML a setting stands under its group's name.
 
 examples:
   lnli fit                                             e5-small on the embedded corpus
@@ -27,7 +27,6 @@ examples:
   --quiet           only warnings and the final table
   --dry-run         read the data, build the model, say what would run, train nothing
 
-settings:
 """
 
 

@@ -7,15 +7,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-_COLUMNS = (
-    ("premise\ndiscrimination", ("premise", "discrimination"), 100),
-    ("random\nswap", ("premise", "random_swap"), 100),
-    ("rank", ("premise", "rank"), 1),
-    ("premise\ngain", ("premise", "gain"), 100),
+_FIGURES = (
+    ("premise discrimination", ("premise", "discrimination"), 100),
+    ("  with a random swap", ("premise", "random_swap"), 100),
+    ("  rank (blind 0.5)", ("premise", "rank"), 1),
+    ("premise gain", ("premise", "gain"), 100),
     ("accuracy", ("accuracy",), 100),
     ("macro-F1", ("macro_f1",), 100),
-    ("hypothesis-only\naccuracy", ("hypothesis_only", "accuracy"), 100),
-    ("hard rows\nbalanced", ("hard", "balanced"), 100),
+    ("hypothesis-only accuracy", ("hypothesis_only", "accuracy"), 100),
+    ("hard rows, balanced", ("hard", "balanced"), 100),
 )
 
 
@@ -29,22 +29,23 @@ def _cell(scores: dict[str, Any], path: tuple[str, ...], scale: int) -> str:
 
 
 def print_scores(scores: dict[str, Any], *, title: str, console: Console | None = None) -> None:
-    """Print one line a scored set; percent, except the rank; `-` where a figure does not exist."""
+    """Print one column a scored set; percent, except the rank; `-` where a figure does not exist."""
     console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=160)
+    if not scores:
+        console.print(f"{title}: no set was scored")
+        return
     table = Table(title=title, title_justify="left")
-    table.add_column("set")
-    table.add_column("rows", justify="right")
-    for heading, _, _ in _COLUMNS:
-        table.add_column(heading, justify="right")
-    for name, entry in scores.items():
-        table.add_row(name, str(entry["num_examples"]), *(_cell(entry, path, scale) for _, path, scale in _COLUMNS))
+    table.add_column("")
+    for name in scores:
+        table.add_column(name, justify="right")
+    for heading, path, scale in _FIGURES:
+        table.add_row(heading, *(_cell(entry, path, scale) for entry in scores.values()))
+    table.add_row("rows", *(str(entry["num_examples"]) for entry in scores.values()))
     console.print(table)
 
 
 def explain_scores() -> str:
-    """What the first columns mean, in two lines."""
+    """What the first figure means, in two lines."""
     return (
         "premise discrimination: share of entailed rows answered entailed with their own premise and not entailed\n"
         "with one of the same law that covers the hypothesis' words; a model that never reads the premise has 0."

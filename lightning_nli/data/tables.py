@@ -19,6 +19,9 @@ from lightning_nli.types import UserError
 ROW = "__row__"
 """Column that `read_table` adds: 1-based data row (header not counted), in JSONL the 1-based line."""
 
+RAW = "__raw__"
+"""Column that `iter_rows` adds for JSON lines: the object as it was, numbers and nested values included."""
+
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".xlsx")
 
 _QUOTING_HELP = (
@@ -53,8 +56,8 @@ def read_table(path: Path) -> pl.DataFrame:
 def iter_rows(path: Path | str | None, chunk_rows: int = 4096) -> Iterator[pl.DataFrame]:
     """Yield a file in order, `chunk_rows` rows at a time, every column as text under its own name.
 
-    Memory is bounded for JSONL, CSV and TSV; Parquet is read slice by slice, Excel as a whole. A JSONL column first
-    met in a later chunk is absent from the chunks before it.
+    JSON lines come with one more column, `RAW`. Memory is bounded for JSONL, CSV and TSV; Parquet is read slice by
+    slice, Excel as a whole. A JSONL column first met in a later chunk is absent from the chunks before it.
 
     Args:
         path: The file; None reads JSON lines from standard input.
@@ -145,12 +148,15 @@ def _read_json(path: Path) -> pl.DataFrame:
     return frame.with_columns(pl.Series(ROW, [number for number, _ in records], dtype=pl.Int64))
 
 
-def _json_records(stream: BinaryIO, name: str) -> Iterator[tuple[int, dict[str, str | None]]]:
+def _json_records(
+    stream: BinaryIO, name: str, *, keep_raw: bool = False
+) -> Iterator[tuple[int, dict[str, str | None]]]:
     """Line number and columns of each JSON line; a binary stream ends lines at the newline byte and nowhere else."""
     for number, line in enumerate(stream, start=1):
         content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if content.strip():
-            yield number, _record(_parse_json(content.rstrip(b"\r\n"), name, number), name, number)
+            record = _record(_parse_json(content.rstrip(b"\r\n"), name, number), name, number)
+            yield number, record | {RAW: content.decode("utf-8")} if keep_raw else record
 
 
 def _parse_json(content: bytes, name: str, number: int) -> object:
@@ -177,7 +183,7 @@ def _record(value: object, name: str, number: int) -> dict[str, str | None]:
 
 
 def _json_chunks(stream: BinaryIO, name: str, chunk_rows: int) -> Iterator[pl.DataFrame]:
-    records = (record for _, record in _json_records(stream, name))
+    records = (record for _, record in _json_records(stream, name, keep_raw=True))
     columns: dict[str, None] = {}
     while chunk := list(islice(records, chunk_rows)):
         columns.update(dict.fromkeys(key for record in chunk for key in record))

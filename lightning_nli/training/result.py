@@ -27,6 +27,10 @@ RESULT_SCHEMA = 1
 class Predictor(Protocol):
     """Anything that answers rows: a fine-tuned encoder or a baseline."""
 
+    @property
+    def reads_premise(self) -> bool:
+        """Whether the premise is among what it sees."""
+
     def predictions(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The predictions table of `frame`, in row order."""
 
@@ -79,7 +83,11 @@ def score_split(predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, 
     predictions = predictor.predictions(frame)
     swaps = cached_swaps(frame, scheme)
     swapped = {kind: _swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in ("hard", "random")}
-    answers = {kind: predictor.predictions(rows) for kind, rows in swapped.items()}
+    answers = {
+        # Blind to the premise, its answer is the same by definition: rounding in another pack must not say otherwise.
+        kind: predictor.predictions(rows) if predictor.reads_premise else predictions.join(rows, "example_id", "semi")
+        for kind, rows in swapped.items()
+    }
     scores = score(predictions, scheme).as_dict()
     scores["premise"] = premise_scores(predictions, answers["hard"], answers["random"], scheme, unit=swap_unit(frame))
     baseline = hypothesis_only(train, frame, scheme)

@@ -88,6 +88,10 @@ class BaselinePredictor:
     method: Callable[..., pl.DataFrame]
     data: RunData
 
+    @property
+    def reads_premise(self) -> bool:
+        return self.method is baselines.overlap
+
     def predictions(self, frame: pl.DataFrame) -> pl.DataFrame:
         return self.method(self.data.published_train, frame, self.data.scheme)
 

@@ -50,6 +50,10 @@ class Scorer:
     def model(self) -> Any:
         return self.encoder.model
 
+    @property
+    def reads_premise(self) -> bool:
+        return "premise" in self.spec.segments
+
     def logits(self, frame: pl.DataFrame, progress: Progress | None = None) -> npt.NDArray[np.float32]:
         """(R, C) fp32 logits in row order. In a distributed run every process scores its share and gets all rows."""
         return self.split_logits(tokenize_split(frame, self.spec, self.scheme, cache=self.cache), progress)
