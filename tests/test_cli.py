@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from lightning_nli.cli.main import main
+from lightning_nli.config import leaf_names
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
@@ -23,14 +24,30 @@ def test_help_names_every_command_and_gives_examples(capsys):
             assert word in text
 
 
-@pytest.mark.parametrize("command", ["fit", "test", "predict", "export", "stage", "data"])
+COMMANDS = ["fit", "test", "predict", "export", "stage", "data", "data check", "data convert"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples(command, capsys):
     try:
-        assert main([command, "--help"]) == 0
+        assert main([*command.split(), "--help"]) == 0
     except SystemExit as leave:
         assert leave.code == 0  # argparse leaves by itself
-    assert f"lnli {command}" in (text := capsys.readouterr().out)
-    assert "examples" in text
+    usage, _, examples = capsys.readouterr().out.partition("examples:")
+    assert f"usage: lnli {command}" in usage
+    assert f"lnli {command}" in examples
+
+
+def test_every_command_is_tested_here(capsys):
+    main(["--help"])
+    listed = capsys.readouterr().out.partition("commands:\n")[2].partition("\n\n")[0]
+    assert {line.split()[0] for line in listed.splitlines()} == {command.split()[0] for command in COMMANDS}
+
+
+def test_fit_help_names_every_setting(capsys):
+    assert main(["fit", "--help"]) == 0
+    words = set(capsys.readouterr().out.split())
+    assert {f"--{leaf.replace('_', '-')}" for leaf in leaf_names()} | {"--config", "--quiet", "--dry-run"} <= words
 
 
 def test_version(capsys):
@@ -42,7 +59,13 @@ def test_version(capsys):
     ("arguments", "message"),
     [
         (["fot"], "did you mean 'lnli fit'"),
+        (["frobnicate"], "unknown command 'frobnicate' (lnli --help lists them)"),
         (["fit", "--epoch", "2"], "did you mean 'optim.epochs'"),
+        (["fit", "--unknown", "1"], "command line: unknown setting '--unknown'"),
+        (["fit", "--precision", "bf17"], "--precision: expected one of auto, fp32, bf16, bf16-autocast, fp16, got"),
+        (["fit", "--max-time", "soon", "--model", "tiny", "--data", "sample:60"], "soon"),
+        (["fit", "--augment", "foo", "--model", "tiny", "--data", "sample:60"], "foo"),
+        (["fit", "--test-data", "foo", "--model", "tiny", "--data", "sample:60"], "--test-data takes NAME=SOURCE"),
         (["fit", "--data", "absent.csv"], "absent.csv"),
         (["fit", "--data", "vilegalnly:x"], "vilegalnli"),
         (["fit", "--model", "absent/model", "--data", "sample:60"], "absent/model"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from lightning_nli.config import (
     run_folder,
     save_config,
 )
+from lightning_nli.config_schema import dotted_names
 from lightning_nli.types import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,31 +35,142 @@ checkpoints.monitor checkpoints.every checkpoints.keep
 """.split()
 
 
+# Another value than the default for every setting, as YAML holds it; texts that YAML would take for something else.
+OTHER = {
+    "data": ["a.csv@2", "dữ liệu: b # c.csv"],
+    "train_split": "no",
+    "val_split": "none",
+    "test_split": "dev",
+    "val_fraction": 0.25,
+    "test_data": ["x=c.csv"],
+    "model": "123",
+    "head": "new",
+    "method": "hyponly-v1",
+    "augment": "premise_swap=2+1",
+    "segments": "hypothesis",
+    "subset": 10,
+    "label_scheme": "binary",
+    "seed": 7,
+    "split_seed": 8,
+    "run_dir": "2026-11-30",
+    "resume": "auto",
+    "on_bad_row": "drop",
+    "max_length": 64,
+    "truncation": "premise_first",
+    "normalize": "none",
+    "segmenter": "pyvi",
+    "batch_size": 4,
+    "max_tokens": 512,
+    "eval_max_tokens": 2048,
+    "lr": 3e-5,
+    "weight_decay": 0.0,
+    "epochs": 2,
+    "accumulate": 3,
+    "warmup_fraction": 0.06,
+    "schedule": "cosine",
+    "clip": 0.5,
+    "strategy": "deepspeed_stage_3",
+    "devices": 2,
+    "num_nodes": 4,
+    "accelerator": "cpu",
+    "precision": "bf16-autocast",
+    "attention": "sdpa",
+    "trim_vocab": "off",
+    "activation_checkpointing": True,
+    "compile": True,
+    "num_workers": 1,
+    "max_time": "1:00:00",
+    "monitor": "id_val/loss",
+    "every": 100,
+    "keep": 3,
+}
+ONE_CHOICE = {"template", "objective"}
+DEFAULTS = asdict(ExperimentConfig())
+UNITS = {
+    "max_length": "tokens",
+    "batch_size": "Examples per device",
+    "max_tokens": "Tokens per pack",
+    "eval_max_tokens": "Tokens per pack",
+    "lr": "per optimizer step",
+    "epochs": "Passes over the training split",
+    "accumulate": "Micro-steps per optimizer step",
+    "warmup_fraction": "Share (0 to 1) of all optimizer steps",
+    "val_fraction": "Share (0 to 1) of the training rows",
+    "subset": "rows",
+    "clip": "norm of the gradient",
+    "devices": "Processes per node",
+    "num_nodes": "Machines",
+    "num_workers": "processes per device",
+    "max_time": "DD:HH:MM:SS",
+    "every": "optimizer steps",
+    "keep": "checkpoints",
+}
+
+
+def value_of(values, dotted):
+    for name in dotted.split("."):
+        values = values[name]
+    return values
+
+
+def as_flags(leaf, value):
+    values = value if isinstance(value, list) else [value]
+    return [
+        part
+        for one in values
+        for part in (f"--{leaf.replace('_', '-')}", str(one).lower() if one is True else str(one))
+    ]
+
+
+def help_entries() -> dict[str, str]:
+    """Flag -> its entry of the help, in one line."""
+    entries = re.split(r"\n  --", config_help())[1:]
+    return {entry.split()[0]: " ".join(re.sub(r"\n\n.*", "", entry).split()) for entry in entries}
+
+
 def test_every_setting_of_the_contract_is_there_under_a_unique_bare_name():
-    dotted = list(leaf_names().values())
+    dotted = list(dotted_names(ExperimentConfig))
     assert set(CONTRACT) <= set(dotted)
-    assert len({name.rsplit(".", 1)[-1] for name in CONTRACT}) == len(CONTRACT)
+    assert len({name.rsplit(".", 1)[-1] for name in dotted}) == len(dotted) == len(leaf_names())
+    assert set(OTHER) | ONE_CHOICE == set(leaf_names())  # the tests below leave none out
 
 
-def test_help_names_every_setting_with_its_default():
+@pytest.mark.parametrize("leaf", leaf_names())
+def test_help_tells_each_settings_meaning_unit_and_default(leaf):
+    entry = help_entries()[leaf.replace("_", "-")]
+    default = value_of(DEFAULTS, leaf_names()[leaf])
+    shown = {None: "null", True: "true", False: "false"}.get(default, default) if default != [] else "none"
+    assert entry.endswith(f" (default: {shown})")
+    assert len(entry) > len(f"{leaf} TEXT (default: {shown})") + 10, "no meaning"
+    assert UNITS.get(leaf, "") in entry
+
+
+def test_help_shows_choices_and_stands_in_groups_within_110_columns():
     text = config_help()
-    for leaf in leaf_names():
-        assert f"--{leaf.replace('_', '-')} " in text, leaf
-    assert " ".join(text.split()).count("(default: ") == len(leaf_names())
-    for unit in ("tokens", "optimizer steps", "examples", "DD:HH:MM:SS"):
-        assert unit in text
+    assert "precision {auto,fp32,bf16,bf16-autocast,fp16} " in help_entries()["precision"]
+    assert [line.split(":")[0] for line in text.splitlines() if re.match(r"\w", line)] == [
+        "One training run", "text", "packing", "optim", "engine", "checkpoints"
+    ]  # fmt: skip
     assert max(map(len, text.splitlines())) <= 110
 
 
-def test_yaml_reads_back_equal(tmp_path):
-    config = parse_config(
-        "--data a.csv --data b.csv --test-data x=c.csv --lr 3e-5 --max-tokens 4096 --compile --subset 10 "
-        "--max-time 1:00:00 --run-dir r --resume auto --augment premise_swap=2+1".split()
-    )
+@pytest.mark.parametrize("without", ["max_tokens", "batch_size"])  # the two exclude each other
+def test_every_setting_survives_flags_and_yaml(without, tmp_path):
+    given = {leaf: value for leaf, value in OTHER.items() if leaf != without}
+    config = parse_config([part for leaf, value in given.items() for part in as_flags(leaf, value)])
+    for leaf, value in given.items():
+        dotted = leaf_names()[leaf]
+        assert value_of(asdict(config), dotted) == value != value_of(DEFAULTS, dotted), leaf
     save_config(config, tmp_path / "c.yaml")
     assert load_config(tmp_path / "c.yaml") == config
-    assert config.sources == ["a.csv", "b.csv"]
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
+    assert config.sources == OTHER["data"]
     assert config.test_sources == {"x": "c.csv"}
+
+
+def test_defaults_survive_yaml(tmp_path):
+    save_config(ExperimentConfig(), tmp_path / "c.yaml")
+    assert load_config(tmp_path / "c.yaml") == ExperimentConfig() == parse_config([])
 
 
 def test_bare_dotted_and_dashed_names_are_one():
@@ -94,11 +207,30 @@ def test_c02_an_unknown_key_in_a_file_is_refused_with_file_and_nearest_name(tmp_
         (["--precision", "bf17"], r"--precision: .*auto, fp32, bf16, bf16-autocast, fp16.*'bf17'"),
         (["--lr", "abc"], r"--lr: .*number.*'abc'"),
         (["--epochs", "1.5"], r"--epochs: .*whole number.*'1\.5'"),
-        (["--lr"], "needs a value"),
+        (["--max-tokens", "abc"], r"^--max-tokens: expected a whole number or null, got 'abc'$"),
+        (["--compile", "maybe"], r"^--compile: expected true or false, got 'maybe'$"),
+        (["--lr", ""], r"^--lr: expected a number, got ''$"),
+        (["--lr", "nan"], r"^--lr: expected a number, got 'nan'$"),
+        (["--lr"], "--lr needs a value"),
+        (["--lr", "--epochs", "3"], "--lr needs a value"),
+        (["--config"], "--config needs a value"),
         (["--seed", "1", "--seed", "2"], "given 2 times"),
+        (["--lr", "1", "--optim.lr", "2"], "given 2 times"),
         (["stray"], "unexpected argument"),
         (["--config", "absent.yaml"], "does not exist"),
+        (["--config", str(ROOT)], "cannot be read"),
+        (["--data", ""], "--data needs a source"),
+        (["--data", "[]"], "--data needs a source"),
+        (["--seed", "-1"], "--seed must lie between 0 and 4294967295"),
+        (["--seed", "4294967296"], "--seed must lie between 0 and 4294967295"),
         (["--epochs", "0"], "above 0"),
+        (["--keep", "0"], "above 0"),
+        (["--lr", "-1"], "above 0"),
+        (["--clip", "-1"], "--clip must not be below 0"),
+        (["--weight-decay", "-0.1"], "--weight-decay must not be below 0"),
+        (["--num-workers", "-1"], "--num-workers must not be below 0"),
+        (["--every", "-1"], "--every must not be below 0"),
+        (["--warmup-fraction", "1.1"], "between 0 and 1"),
         (["--val-fraction", "1"], "between 0 and 1"),
         (["--val-split", "test", "--test-split", "test"], "choose and score"),
         (["--max-tokens", "512", "--batch-size", "4"], "exclude each other"),
@@ -113,12 +245,54 @@ def test_what_makes_no_sense_is_refused_by_name(arguments, message):
         parse_config(arguments)
 
 
-def test_broken_yaml_and_lists_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", r"c\.yaml is not valid YAML"),
+        ("- 1\n", r"c\.yaml must hold settings as 'name: value'"),
+        ("lr: 1.0e-4\n", r"c\.yaml: unknown setting 'lr'; did you mean 'optim\.lr'\?"),
+        ("config: x.yaml\n", r"c\.yaml: unknown setting 'config'"),
+        ("optim: 3\n", r"c\.yaml: 'optim' is a group"),
+        ("optim:\n", r"c\.yaml: 'optim' is a group"),
+        ("seed: 1\nmodel: tiny\nseed: 2\n", r"c\.yaml: 'seed' is given twice \(line 3\)"),
+        ("optim:\n  lr: 1\n  lr: 2\n", r"c\.yaml: 'lr' is given twice \(line 3\)"),
+        ("optim:\n  lr: abc\n", r"c\.yaml: optim\.lr: expected a number, got 'abc'$"),
+        ("engine:\n  precision: bf17\n", r"c\.yaml: engine\.precision: expected one of auto, fp32, .*, got 'bf17'$"),
+        ("engine:\n  max_time: 1:00:00\n", r"c\.yaml: engine\.max_time: expected a text or null, got '3600'; .*quotes"),
+        ("model: null\n", r"c\.yaml: model: expected a text, got null"),
+        ("optim:\n  epochs: null\n", r"c\.yaml: optim\.epochs: expected a whole number, got null"),
+        ("data: [1]\n", r"c\.yaml: data: expected a text, got '\[1\]'"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused_by_its_name_and_the_settings(text, message, tmp_path):
     path = tmp_path / "c.yaml"
-    for text in ("a: [", "- 1\n"):
-        path.write_text(text)
-        with pytest.raises(UserError, match=r"c\.yaml"):
-            load_config(path)
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        parse_config(["--config", str(path), "--lr", "1e-4"])
+
+
+def test_of_two_files_the_wrong_one_is_named_and_the_later_one_wins(tmp_path):
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("seed: 1\noptim: {epochs: 4}\n")
+    second.write_text("seed: 2\n")
+    config = parse_config(["--config", str(first), "--config", str(second)])
+    assert (config.seed, config.optim.epochs) == (2, 4)
+    second.write_text("seed: two\n")
+    with pytest.raises(UserError, match=r"second\.yaml: seed: expected a whole number, got 'two'"):
+        parse_config(["--config", str(first), "--config", str(second)])
+
+
+def test_a_file_of_comments_sets_nothing(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("# seed: 3\n")
+    assert load_config(path) == ExperimentConfig()
+
+
+def test_null_switches_off_what_the_file_switched_on(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("packing: {max_tokens: 512}\n")
+    assert parse_config(["--config", str(path)]).packing.max_tokens == 512
+    assert parse_config(["--config", str(path), "--max-tokens", "null"]).packing.max_tokens is None
 
 
 def test_run_folder_follows_the_settings_that_decide_the_result():
@@ -130,6 +304,15 @@ def test_run_folder_follows_the_settings_that_decide_the_result():
     longer = replace(config, engine=replace(config.engine, max_time="1:00", num_workers=2))
     assert config_hash(longer) == config_hash(config)
     assert run_folder(replace(config, run_dir="x")) == Path("x")
+    assert run_folder(replace(config, data="data/my.csv")).name.startswith("my-e5-small-")
+    assert run_folder(replace(config, method="majority")).name.startswith("sample-majority-")
+
+
+@pytest.mark.parametrize("leaf", sorted(OTHER))
+def test_the_hash_changes_with_every_setting_but_those_of_where_and_how_fast(leaf):
+    flags = as_flags(leaf, OTHER[leaf])
+    same = config_hash(parse_config(flags)) == config_hash(ExperimentConfig())
+    assert same == (leaf in {"run_dir", "resume", "num_workers", "max_time"})
 
 
 def test_the_twin_differs_in_what_it_sees_only():

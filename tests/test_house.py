@@ -16,7 +16,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 HEAVY = ("torch", "deepspeed", "ray", "flash_attn", "transformers", "pytorch_lightning", "sklearn", "scipy")
 # A part may not import these parts of the package: data flows one way.
 FORBIDDEN = {
-    "types.py": ("config", "data", "models", "training", "cli", "metrics", "baselines", "swaps"),
+    "types.py": tuple({path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in MODULES}),
     "batch.py": ("data", "models", "training", "cli"),
     "config": ("data", "models", "training", "cli"),
     "data": ("models", "training", "cli", "baselines", "swaps"),
@@ -34,7 +34,10 @@ FORBIDDEN = {
     [
         ("import lightning_nli", (*HEAVY, "polars")),
         ("from lightning_nli.cli.main import main; main(['--help'])", (*HEAVY, "polars", "jsonargparse")),
-        ("from lightning_nli.cli.main import main; main(['fit', '--help'])", HEAVY),
+        (
+            "from lightning_nli.cli.main import main; main(['fit', '--help'])",
+            (*HEAVY, "polars", "numpy", "jsonargparse"),
+        ),
         ("import lightning_nli.data.readers, lightning_nli.metrics, lightning_nli.swaps", HEAVY),
     ],
 )
@@ -51,7 +54,8 @@ def imported_modules(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: imports are absolute here"
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 
@@ -78,12 +82,12 @@ def test_the_rules_cover_every_part():
 def test_files_and_functions_stay_small_and_say_what_they_do(path):
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
-    assert text.count("\n") <= 420
+    assert text.count("\n") <= 400
     if text.strip():
         assert ast.get_docstring(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno <= 60, f"{node.name} is too long"
+            assert node.end_lineno - node.lineno + 1 <= 60, f"{node.name} is too long"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             raise AssertionError(f"print in {path.name}:{node.lineno}")
 

@@ -54,7 +54,8 @@ def main(argv: list[str]) -> int:
     try:
         result = train(config, quiet=quiet)
     except Stopped as stopped:
-        sys.stderr.write(f"lnli: stopped ({stopped}); saved in {folder}: run the same command with --resume auto\n")
+        if is_first_process():
+            sys.stderr.write(f"lnli: stopped ({stopped}); saved in {folder}: run the same command with --resume auto\n")
         return EXIT_SAVED
     if not is_first_process():
         return 0

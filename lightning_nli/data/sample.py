@@ -13,15 +13,14 @@ under each label.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import polars as pl
 
+from lightning_nli.data.sample_draw import Draw
 from lightning_nli.data.sample_grammar import (
     CASES,
     LONGER,
@@ -49,39 +48,6 @@ STYLES = (VOICE, VOICE, CONDITION, LONG, CASE)
 
 INDEPENDENT, CHANGED_SLOT, ASSUMED, SPECIAL = range(4)
 CHANGES = (INDEPENDENT,) * 9 + (CHANGED_SLOT,) * 5 + (ASSUMED,) * 3 + (SPECIAL,) * 3
-
-T = TypeVar("T")
-
-
-class Draw:
-    """Draws from Philox raw bits: the same on every machine and numpy version, unlike `Generator`'s methods."""
-
-    def __init__(self, *key: object) -> None:
-        digest = hashlib.blake2b(":".join(map(str, key)).encode(), digest_size=16).digest()
-        self._bits = np.random.Philox(key=int.from_bytes(digest, "little"))
-
-    def below(self, stop: int) -> int:
-        """A whole number from 0 to `stop - 1`, each equally likely (the uneven tail is redrawn)."""
-        limit = 2**64 - 2**64 % stop
-        while True:
-            raw = int(self._bits.random_raw())
-            if raw < limit:
-                return raw % stop
-
-    def unit(self) -> float:
-        """A number in [0, 1)."""
-        return self.below(2**53) / 2**53
-
-    def chance(self, percent: int) -> bool:
-        return self.below(100) < percent
-
-    def pick(self, items: Sequence[T]) -> T:
-        return items[self.below(len(items))]
-
-    def sample(self, items: Sequence[T], count: int) -> list[T]:
-        """`count` different places of `items`, in random order."""
-        pool = list(items)
-        return [pool.pop(self.below(len(pool))) for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ ROW = "__row__"
 """Column that `read_table` adds: 1-based data row (header not counted), in JSONL the 1-based line."""
 
 RAW = "__raw__"
-"""Column that `iter_rows` adds for JSON lines: the object as it was, numbers and nested values included."""
+"""Column that `iter_rows` adds for JSON lines when asked: the object as it was, numbers and nested values included."""
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".xlsx")
 
@@ -53,27 +53,28 @@ def read_table(path: Path) -> pl.DataFrame:
     return filled.with_columns(pl.col(ROW).cast(pl.Int64))
 
 
-def iter_rows(path: Path | str | None, chunk_rows: int = 4096) -> Iterator[pl.DataFrame]:
+def iter_rows(path: Path | str | None, chunk_rows: int = 4096, *, keep_raw: bool = False) -> Iterator[pl.DataFrame]:
     """Yield a file in order, `chunk_rows` rows at a time, every column as text under its own name.
 
-    JSON lines come with one more column, `RAW`. Memory is bounded for JSONL, CSV and TSV; Parquet is read slice by
+    Memory is bounded for JSONL, CSV and TSV; Parquet is read slice by
     slice, Excel as a whole. A JSONL column first met in a later chunk is absent from the chunks before it.
 
     Args:
         path: The file; None reads JSON lines from standard input.
         chunk_rows: Most rows in a chunk.
+        keep_raw: JSON lines come with one more column, `RAW`.
 
     Raises:
         UserError: as `read_table`, when the faulty line is reached.
     """
     if path is None:
-        yield from _json_chunks(sys.stdin.buffer, "standard input", chunk_rows)
+        yield from _json_chunks(sys.stdin.buffer, "standard input", chunk_rows, keep_raw=keep_raw)
         return
     path = Path(path)
     suffix = check_path(path)
     if suffix == ".jsonl":
         with path.open("rb") as stream:
-            yield from _json_chunks(stream, str(path), chunk_rows)
+            yield from _json_chunks(stream, str(path), chunk_rows, keep_raw=keep_raw)
     elif suffix in (".csv", ".tsv"):
         yield from _delimited_chunks(path, chunk_rows)
     elif suffix == ".parquet":
@@ -182,8 +183,8 @@ def _record(value: object, name: str, number: int) -> dict[str, str | None]:
     return record
 
 
-def _json_chunks(stream: BinaryIO, name: str, chunk_rows: int) -> Iterator[pl.DataFrame]:
-    records = (record for _, record in _json_records(stream, name, keep_raw=True))
+def _json_chunks(stream: BinaryIO, name: str, chunk_rows: int, *, keep_raw: bool) -> Iterator[pl.DataFrame]:
+    records = (record for _, record in _json_records(stream, name, keep_raw=keep_raw))
     columns: dict[str, None] = {}
     while chunk := list(islice(records, chunk_rows)):
         columns.update(dict.fromkeys(key for record in chunk for key in record))

@@ -105,7 +105,7 @@ def _answers(request: PredictRequest) -> Iterator[tuple[pl.DataFrame, pl.DataFra
 
 def _numbered_chunks(request: PredictRequest) -> Iterator[tuple[int, pl.DataFrame]]:
     start = 0
-    for chunk in iter_rows(request.source, request.chunk_rows):
+    for chunk in iter_rows(request.source, request.chunk_rows, keep_raw=True):
         yield start, chunk
         start += chunk.height
 
