@@ -274,6 +274,7 @@ def _check_combinations(config: ExperimentConfig) -> None:
     segments = config.segments.split(",")
     if config.segments != "auto" and (set(segments) - set(SEGMENT_NAMES) or len(set(segments)) != len(segments)):
         raise UserError(f"--segments takes names of {', '.join(SEGMENT_NAMES)}, each once; got '{config.segments}'")
+    _check_baseline(config)
     if config.packing.max_tokens is not None:
         if config.packing.batch_size != PackingConfig.batch_size:
             raise UserError("--batch-size and --max-tokens exclude each other; give one")
@@ -286,6 +287,17 @@ def _check_combinations(config: ExperimentConfig) -> None:
         raise UserError(
             f"--eval-max-tokens {config.packing.eval_max_tokens} is below --max-length {config.text.max_length}"
         )
+
+
+def _check_baseline(config: ExperimentConfig) -> None:
+    """A model without an encoder takes no encoder's settings: better an error than one that does nothing."""
+    if config.method == "finetune":
+        return
+    plain = ExperimentConfig()
+    ignored = ("model", "head", "objective", "augment", "segments", "packing", "optim", "engine", "checkpoints")
+    changed = [name for name in ignored if getattr(config, name) != getattr(plain, name)]
+    if changed:
+        raise UserError(f"--method {config.method} trains no encoder; leave out what you set of: {', '.join(changed)}")
 
 
 def config_hash(config: ExperimentConfig) -> str:

@@ -139,7 +139,8 @@ def test_every_setting_of_the_contract_is_there_under_a_unique_bare_name():
 def test_help_tells_each_settings_meaning_unit_and_default(leaf):
     entry = help_entries()[leaf.replace("_", "-")]
     default = value_of(DEFAULTS, leaf_names()[leaf])
-    shown = {None: "null", True: "true", False: "false"}.get(default, default) if default != [] else "none"
+    words = {"None": "null", "True": "true", "False": "false", "[]": "none"}
+    shown = words.get(str(default), default)
     assert entry.endswith(f" (default: {shown})")
     assert len(entry) > len(f"{leaf} TEXT (default: {shown})") + 10, "no meaning"
     assert UNITS.get(leaf, "") in entry
@@ -237,6 +238,7 @@ def test_c02_an_unknown_key_in_a_file_is_refused_with_file_and_nearest_name(tmp_
         (["--max-tokens", "100"], "below --max-length"),
         (["--eval-max-tokens", "100"], "below --max-length"),
         (["--segments", "premise,premise"], "each once"),
+        (["--method", "majority", "--lr", "1e-4"], "leave out what you set of: optim"),
         (["--label-scheme", "four_way"], "must be one of"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,8 +136,8 @@ def _assemble(arrays: dict[str, Any], labels: npt.NDArray[np.int64]) -> Tokenize
 
 
 def _write_entry(arrays: dict[str, Any], entry: Path) -> None:
-    entry.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
+    partial = entry.with_name(f".{entry.name}.{uuid.uuid4().hex[:8]}")
+    partial.mkdir(parents=True)  # not `mkdtemp`, whose 0700 would keep a group from sharing the cache
     try:
         meta = {name: value for name, value in arrays.items() if isinstance(value, int)}
         for name in ("token_ids", "token_types", "offsets"):

@@ -28,8 +28,11 @@ class PaddedEncoder(nn.Module):
             block[attention_mask] = values
             return block
 
+        padding = self.model.get_input_embeddings().padding_idx  # follows a trimmed vocabulary, the config does not
+        if padding is None:
+            padding = self.model.config.pad_token_id or 0
         inputs = {
-            "input_ids": pad(batch.input_ids, self.model.config.pad_token_id or 0),
+            "input_ids": pad(batch.input_ids, padding),
             "attention_mask": attention_mask.long(),
         }
         if batch.token_type_ids is not None:

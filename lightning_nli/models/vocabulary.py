@@ -39,7 +39,7 @@ def trim_vocabulary(model: Any, kept: TokenIds) -> TokenIds:
     old = model.get_input_embeddings()
     remap = np.full(old.weight.shape[0], -1, np.int64)
     remap[kept] = np.arange(len(kept))
-    padding = None if old.padding_idx is None else int(remap[old.padding_idx])
+    padding = None if old.padding_idx is None or remap[old.padding_idx] < 0 else int(remap[old.padding_idx])
     new = nn.Embedding(len(kept), old.weight.shape[1], padding_idx=padding, dtype=old.weight.dtype)
     with torch.no_grad():
         new.weight.copy_(old.weight[torch.from_numpy(kept)])

@@ -190,10 +190,12 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        state: dict[str, Tensor] = checkpoint["state_dict"]
     except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, zipfile.BadZipFile, OSError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"checkpoint {path} is damaged or not ours: {first_line}") from None
+    state = checkpoint.get("state_dict") if isinstance(checkpoint, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"checkpoint {path} is damaged or not ours: it holds no 'state_dict' of tensors")
     return state
 
 
@@ -204,11 +206,13 @@ def _read_folder(path: Path) -> dict[str, Tensor]:
     if not any(shards.glob("*optim_states.pt")):
         raise UserError(f"{path} is not a whole DeepSpeed checkpoint: {shards} holds no *optim_states.pt")
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    import pickle
+
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             state: dict[str, Tensor] = get_fp32_state_dict_from_zero_checkpoint(str(path), tag=_DEEPSPEED_TAG)
-    except (RuntimeError, ValueError, AssertionError, EOFError, KeyError, OSError) as error:
+    except (RuntimeError, ValueError, AssertionError, EOFError, KeyError, OSError, pickle.UnpicklingError) as error:
         raise UserError(f"{path} is not a whole DeepSpeed checkpoint: {error}") from None
     return state

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import polars as pl
 import pytorch_lightning as lightning
 import torch
-import torch.distributed as dist
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 
@@ -187,7 +186,9 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
         UserError: a setting that the encoder or the machine cannot serve.
     """
     lightning.seed_everything(config.seed, verbose=False)
-    source = resolve_model(config.model, lambda: _texts(data))
+    source = resolve_model(
+        config.model, lambda: [text for name in data.segments for text in data.train[name].to_list()]
+    )
     accelerator = resolve_accelerator(config.engine)
     attention = resolve_attention(config.engine, accelerator, resolve_precision(config.engine, accelerator))
     device = torch.device("cuda" if accelerator == "gpu" else "cpu")
@@ -231,10 +232,6 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
     trainer = _build_trainer(config, engine, folder, progress, has_val=data.has_val)
     _log_plan(config, data, engine, loaded, module)
     return BuiltRun(trainer, module, datamodule, progress, loaded, kept)
-
-
-def _texts(data: RunData) -> list[str]:
-    return [text for name in data.segments for text in data.train[name].to_list()]
 
 
 def _check_length(config: ExperimentConfig, loaded: LoadedEncoder) -> None:
@@ -349,7 +346,7 @@ def _score_all(
         scored.scores["premise"]["gain"] = premise_gain(scored, twin, name)
         scored.scores["premise"]["trained_on_swaps"] = config.augment != "none"
         scores[name] = scored.scores
-        if _global_rank() == 0:
+        if is_first_process():
             save_predictions(folder, name, scored)
     return {
         "schema": RESULT_SCHEMA,
@@ -381,15 +378,11 @@ def save_predictions(folder: Path, name: str, scored: SplitScores) -> None:
 def _finish(folder: Path, result: dict[str, Any], cost: dict[str, Any]) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     empty = {"training_s": None, "train_examples_per_s": None, "tokens": None, "device": processor_name()}
-    unit = _KIB_PER_GIB if sys.platform == "linux" else _KIB_PER_GIB * 1024
-    result["cost"] = empty | cost | {"peak_rss_gib": round(peak / unit, 2)}
-    if _global_rank() == 0:
+    peak_gib = peak / (_KIB_PER_GIB if sys.platform == "linux" else _KIB_PER_GIB * 1024)
+    result["cost"] = empty | cost | {"peak_rss_gib": round(peak_gib, 2)}
+    if is_first_process():
         write_result(folder, result)
     return result
-
-
-def _global_rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def retest(opened: OpenedRun, data: RunData) -> dict[str, SplitScores]:
