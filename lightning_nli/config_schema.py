@@ -63,7 +63,7 @@ class OptimConfig:
     weight_decay: float = 0.01
     epochs: int = 3
     accumulate: int = 1
-    warmup_fraction: float = 0.1
+    warmup_fraction: float = 0.0
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     clip: float = 1.0
 
