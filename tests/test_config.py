@@ -157,7 +157,7 @@ def test_help_shows_choices_and_stands_in_groups_within_110_columns():
 
 @pytest.mark.parametrize("without", ["max_tokens", "batch_size"])  # the two exclude each other
 def test_every_setting_survives_flags_and_yaml(without, tmp_path):
-    given = {leaf: value for leaf, value in OTHER.items() if leaf != without}
+    given = {leaf: value for leaf, value in OTHER.items() if leaf not in (without, "method")}
     config = parse_config([part for leaf, value in given.items() for part in as_flags(leaf, value)])
     for leaf, value in given.items():
         dotted = leaf_names()[leaf]
@@ -167,6 +167,14 @@ def test_every_setting_survives_flags_and_yaml(without, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
     assert config.sources == OTHER["data"]
     assert config.test_sources == {"x": "c.csv"}
+
+
+def test_a_baseline_survives_yaml_and_takes_no_encoders_settings(tmp_path):
+    config = parse_config(["--method", OTHER["method"], "--seed", "3"])
+    save_config(config, tmp_path / "c.yaml")
+    assert load_config(tmp_path / "c.yaml") == config
+    with pytest.raises(UserError, match="leave out what you set of: optim"):
+        parse_config(["--method", "majority", "--lr", "1e-4"])
 
 
 def test_defaults_survive_yaml(tmp_path):
