@@ -92,7 +92,8 @@ def score_split(predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, 
     scores["premise"] = premise_scores(predictions, answers["hard"], answers["random"], scheme, unit=swap_unit(frame))
     baseline = hypothesis_only(train, frame, scheme)
     scores["hard"] = hard_scores(predictions, cached_hard_rows(frame, scheme), baseline, scheme)
-    scores["hypothesis_only"] = {name: score(baseline, scheme).as_dict()[name] for name in ("accuracy", "macro_f1")}
+    blind = score(baseline, scheme)
+    scores["hypothesis_only"] = {"accuracy": blind.accuracy, "macro_f1": blind.macro_f1}
     entailed = f"prob_{scheme.entailed.value}"
     table = predictions
     for kind, answer in answers.items():
