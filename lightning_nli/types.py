@@ -69,6 +69,25 @@ THREE_WAY = LabelScheme(
 WILLS = LabelScheme("wills", (Label.REFUTE, Label.SUPPORT, Label.UNRELATED), Label.SUPPORT, Label.UNRELATED)
 SCHEMES: dict[str, LabelScheme] = {scheme.name: scheme for scheme in (BINARY, THREE_WAY, WILLS)}
 
+_MEANINGS = {Label.SUPPORT: Label.ENTAILMENT, Label.REFUTE: Label.CONTRADICTION, Label.UNRELATED: Label.NEUTRAL}
+
+
+def fold_labels(source: LabelScheme, target: LabelScheme) -> dict[Label, Label]:
+    """Each label of `source` as the label of `target` that says the same or, with two labels, includes it.
+
+    Raises:
+        UserError: `target` tells apart what `source` does not.
+    """
+    if source == target:
+        return {label: label for label in source.labels}
+    if target == BINARY:
+        return {label: target.entailed if label is source.entailed else target.unsupported for label in source.labels}
+    if source == BINARY:
+        raise UserError(f"labels {source.names} cannot become {target.names}: two do not make three; fold to 'binary'")
+    back = {meaning: label for label, meaning in _MEANINGS.items()}
+    return {label: _MEANINGS[label] if label in _MEANINGS else back[label] for label in source.labels}
+
+
 SEGMENT_NAMES = ("premise", "hypothesis", "condition")
 
 DOMAINS: dict[str, str] = {

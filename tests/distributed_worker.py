@@ -1,9 +1,11 @@
-"""One training of a tiny model under a strategy; run as a script, because Lightning re-executes it in every rank.
+"""Trainings of a tiny model, one after another in the same processes, each under its own strategy.
 
-    python distributed_worker.py OUT.json {adamw,sgd} [SETTINGS OF lnli fit]
+    python distributed_worker.py JOBS.json OUT_FOLDER
 
-Dropout is off. Rank 0 writes the loss of every optimizer step, the validation scores, and a few final weights; every
-rank writes the rows it trained on, epoch by epoch.
+Several ranks are started with torchrun's environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). A job is
+{"name", "optimizer": "adamw" or "sgd", "settings": settings of `lnli fit`}. Dropout is off. Rank 0 writes the loss of
+every optimizer step, the validation scores, and a few final weights; every rank writes the rows it trained on, epoch by
+epoch.
 """
 
 from __future__ import annotations
@@ -53,12 +55,9 @@ class _Recorder(pl.Callback):
         self.scores.append({k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("id_val/")})
 
 
-def main(out: Path, optimizer: str, settings: list[str]) -> None:
-    set_up_logging(quiet=True)
-    run_module._LOG_EVERY_STEPS = 1
-    if optimizer == "sgd":
-        run_module.NLIModule = _SGDModule
-    config = parse_config(settings)
+def run_job(out: Path, optimizer: str, settings: list[str]) -> None:
+    run_module.NLIModule = _SGDModule if optimizer == "sgd" else NLIModule
+    config = parse_config([*settings, "--run-dir", str(out.with_suffix(""))])
     folder = run_folder(config)
     folder.mkdir(parents=True, exist_ok=True)
     data = load_run_data(config)
@@ -87,4 +86,7 @@ def main(out: Path, optimizer: str, settings: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    set_up_logging(quiet=True)
+    run_module._LOG_EVERY_STEPS = 1
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        run_job(Path(sys.argv[2]) / f"{job['name']}.json", job["optimizer"], job["settings"])

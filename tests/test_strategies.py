@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +23,59 @@ UNEVEN = ["--max-tokens", "200", "--clip", "0"]  # no clipping: it would hide a 
 STRATEGIES = ("ddp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
 
 
+BY_EXAMPLES = ["--batch-size", "4", "--accumulate", "2"]
+ON_ONE = [
+    {"name": "sgd-one", "optimizer": "sgd", "settings": [*UNEVEN, "--accumulate", "4"]},
+    {"name": "adam-one", "optimizer": "adamw", "settings": ["--batch-size", "8", "--accumulate", "2"]},
+    {"name": "sgd-acc2", "optimizer": "sgd", "settings": ["--batch-size", "8", "--accumulate", "2"]},
+    {"name": "sgd-acc4", "optimizer": "sgd", "settings": ["--batch-size", "4", "--accumulate", "4"]},
+]
+ON_TWO = [
+    {
+        "name": f"{name}-{strategy}",
+        "optimizer": optimizer,
+        "settings": [*settings, "--devices", "2", "--strategy", strategy],
+    }
+    for strategy in STRATEGIES
+    for name, optimizer, settings in (
+        ("sgd", "sgd", [*UNEVEN, "--accumulate", "2"]),
+        ("adam", "adamw", BY_EXAMPLES),
+    )
+]
+
+
+def start(jobs: list[dict[str, Any]], folder: Path, world_size: int) -> list[subprocess.Popen[str]]:
+    file = folder / f"jobs-{world_size}.json"
+    file.write_text(json.dumps([job | {"settings": [*COMMON, *job["settings"]]} for job in jobs]))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
+    ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
+    command = [sys.executable, str(WORKER), str(file), str(folder)]
+    return [
+        subprocess.Popen(command, text=True, stderr=subprocess.PIPE, env=os.environ | (rank if world_size > 1 else {}))
+        for rank in ranks
+    ]
+
+
 @pytest.fixture(scope="module")
-def run_worker(tmp_path_factory):
+def runs(tmp_path_factory) -> dict[str, dict[str, Any]]:
+    """All trainings, in one process and in two: starting processes is what takes the time."""
     folder = tmp_path_factory.mktemp("strategies")
-
-    @cache
-    def run(name: str, optimizer: str, *settings: str) -> dict[str, Any]:
-        out = folder / f"{name}.json"
-        command = [
-            sys.executable,
-            str(WORKER),
-            str(out),
-            optimizer,
-            *COMMON,
-            *settings,
-            "--run-dir",
-            str(folder / name),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-        result = json.loads(out.read_text())
-        ranks = sorted(folder.glob(f"{name}.rank*.json"))
-        return result | {"ranks": [json.loads(path.read_text()) for path in ranks]}
-
-    return run
+    for world_size, jobs in ((1, ON_ONE), (2, ON_TWO)):
+        processes = start(jobs, folder, world_size)
+        try:
+            errors = [process.communicate(timeout=TIMEOUT_S)[1] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        assert [process.returncode for process in processes] == [0] * world_size, "\n".join(errors)[-5000:]
+    found = {}
+    for job in [*ON_ONE, *ON_TWO]:
+        ranks = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{job['name']}.rank*.json"))]
+        found[job["name"]] = json.loads((folder / f"{job['name']}.json").read_text()) | {"ranks": ranks}
+    return found
 
 
 def assert_same_training(one: dict[str, Any], other: dict[str, Any], *, rtol: float) -> None:
@@ -62,58 +92,39 @@ def assert_same_training(one: dict[str, Any], other: dict[str, Any], *, rtol: fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_plain_sgd_with_accumulation_and_uneven_packs_is_the_same_in_every_strategy(run_worker, strategy):
+def test_plain_sgd_with_accumulation_and_uneven_packs_is_the_same_in_every_strategy(runs, strategy):
     """Adam would hide a gradient that is off by a factor; SGD does not."""
-    one = run_worker("sgd-one", "sgd", *UNEVEN, "--accumulate", "4")
+    one = runs["sgd-one"]
     assert one["losses"][0] != pytest.approx(one["losses"][-1], rel=1e-3)  # it does learn
-    two = run_worker(f"sgd-{strategy}", "sgd", *UNEVEN, "--accumulate", "2", "--devices", "2", "--strategy", strategy)
-    assert_same_training(one, two, rtol=2e-5)
+    assert_same_training(one, runs[f"sgd-{strategy}"], rtol=2e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "deepspeed_stage_2", "deepspeed_stage_3"])
-def test_adamw_by_examples_is_the_same_in_every_strategy(run_worker, strategy):
-    one = run_worker("adam-one", "adamw", "--batch-size", "8", "--accumulate", "2")
-    two = run_worker(
-        f"adam-{strategy}", "adamw", "--batch-size", "4", "--accumulate", "2", "--devices", "2", "--strategy", strategy
-    )
-    assert_same_training(one, two, rtol=1e-4)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_adamw_by_examples_is_the_same_in_every_strategy(runs, strategy):
+    assert_same_training(runs["adam-one"], runs[f"adam-{strategy}"], rtol=1e-4)
 
 
 @pytest.mark.slow
-def test_accumulation_alone_changes_nothing(run_worker):
+def test_accumulation_alone_changes_nothing(runs):
     """One process, 2 x 8 examples a step = 4 x 4 examples a step: the same gradient."""
-    two = run_worker("sgd-acc2", "sgd", "--batch-size", "8", "--accumulate", "2")
-    four = run_worker("sgd-acc4", "sgd", "--batch-size", "4", "--accumulate", "4")
-    assert_same_training(two, four, rtol=2e-5)
+    assert_same_training(runs["sgd-acc2"], runs["sgd-acc4"], rtol=2e-5)
 
 
 @pytest.mark.slow
-def test_s02_s03_ranks_share_the_rows_and_epochs_differ(run_worker):
-    run = run_worker("sgd-ddp", "sgd", *UNEVEN, "--accumulate", "2", "--devices", "2", "--strategy", "ddp")
-    first, second = run["ranks"]
+def test_s02_s03_ranks_share_the_rows_and_epochs_differ(runs):
+    first, second = runs["sgd-ddp"]["ranks"]
     for epoch in range(2):
         mine, theirs = first["rows"][epoch], second["rows"][epoch]
         assert not set(mine) & set(theirs)
         assert sorted(mine + theirs) == list(range(len(mine) + len(theirs)))
         assert len(mine + theirs) > 100
     assert first["rows"][0] != first["rows"][1]
-    again = run_worker(
-        "sgd-deepspeed_stage_2",
-        "sgd",
-        *UNEVEN,
-        "--accumulate",
-        "2",
-        "--devices",
-        "2",
-        "--strategy",
-        "deepspeed_stage_2",
-    )
-    assert again["ranks"] == run["ranks"]  # the order depends on the settings alone
+    assert runs["sgd-deepspeed_stage_2"]["ranks"] == runs["sgd-ddp"]["ranks"]  # order depends on the settings alone
 
 
 @pytest.mark.slow
-def test_s04_ranks_take_the_same_number_of_steps(run_worker):
-    run = run_worker("sgd-ddp", "sgd", *UNEVEN, "--accumulate", "2", "--devices", "2", "--strategy", "ddp")
+def test_s04_ranks_take_the_same_number_of_steps(runs):
+    run = runs["sgd-ddp"]
     assert {rank["steps"] for rank in run["ranks"]} == {len(run["losses"])}
     assert len(run["losses"]) == 2 * run["micro_steps"] // 2

@@ -14,26 +14,25 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lightning_nli.cli.data_split import OUT_SUFFIXES, add_split_arguments, split_source, write_examples
 from lightning_nli.data.readers import READERS, fingerprint, read_source
-from lightning_nli.data.schema import EXAMPLE_SCHEMA, Corpus
+from lightning_nli.data.schema import Corpus
+from lightning_nli.data.sources import SOURCE_HELP
 from lightning_nli.data.splits import find_duplicates, find_leaks
 from lightning_nli.types import DOMAINS, SEGMENT_NAMES, Split, UserError
 
 MAX_SHOWN = 20
-OUT_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 _EPILOG = """\
-sources:
-  READER:PATH[#SPLIT]  PATH is a file, or a folder with train, dev and test files; readers: {readers}
-  sample[:N]           the embedded corpus
-  PATH                 the same as plain:PATH (.jsonl .json .csv .tsv .parquet .xlsx)
-
+{sources}
 examples:
   lnli data check sample:200
   lnli data check vilegalnli:data/vilegalnli --on-bad-row drop
   lnli data check train.jsonl test.jsonl --strict
   lnli data convert vilegalnli:data/vilegalnli#dev dev.jsonl
   lnli data convert pairs.tsv pairs.parquet --force
+  lnli data split pairs.jsonl data/mine
+  lnli data split vilegalnli:data/vilegalnli data/by-law --unit law_id --parts 8:1:1 --on-bad-row drop
 """
 
 
@@ -44,12 +43,13 @@ def main(argv: list[str]) -> int:
         UserError: a source or output cannot be used.
     """
     args = _build_parser().parse_args(argv)
-    return _check(args) if args.command == "check" else _convert(args)
+    commands = {"check": _check, "convert": _convert, "split": split_source}
+    return commands[args.command](args)
 
 
 def _build_parser() -> argparse.ArgumentParser:
     style = argparse.RawDescriptionHelpFormatter
-    epilog = _EPILOG.format(readers=" ".join(sorted(READERS)))
+    epilog = _EPILOG.format(sources=SOURCE_HELP.format(readers=" ".join(sorted(set(READERS) - {"sample"}))))
     parser = argparse.ArgumentParser(
         "lnli data", description="Check and convert corpora.", epilog=epilog, formatter_class=style
     )
@@ -82,6 +82,16 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     convert.add_argument("--force", action="store_true", help="overwrite OUT")
     _add_on_bad_row(convert)
+    split = commands.add_parser(
+        "split",
+        help="write a train, dev and test split of one's own",
+        description="Draw a split by whole units: labels and domains have the same shares in every part. The same rows "
+        "and seed give the same split on any machine.",
+        epilog=epilog,
+        formatter_class=style,
+    )
+    add_split_arguments(split)
+    _add_on_bad_row(split)
     return parser
 
 
@@ -283,7 +293,7 @@ def _convert(args: argparse.Namespace) -> int:
     corpus = read_source(args.source, on_bad_row=args.on_bad_row)
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
-        num_written = _write(corpus.frame, partial, suffix)
+        num_written = write_examples(corpus.frame, partial, suffix)
         if num_written != corpus.frame.height:
             raise RuntimeError(f"{corpus.frame.height} rows read, {num_written} written to {partial}")
         os.replace(partial, out)
@@ -292,21 +302,3 @@ def _convert(args: argparse.Namespace) -> int:
     dropped = f" ({len(corpus.bad_rows)} unusable rows left out)" if corpus.bad_rows else ""
     _console().print(f"{num_written} rows -> {escape(str(out))}{dropped}")
     return 0
-
-
-def _write(frame: pl.DataFrame, path: Path, suffix: str) -> int:
-    """Write `frame` and return how many rows the file holds, counted in the file."""
-    if suffix == ".parquet":
-        frame.write_parquet(path)
-        return int(pl.scan_parquet(path, glob=False).select(pl.len()).collect().item())
-    if suffix == ".jsonl":
-        frame.write_ndjson(path)
-        with path.open("rb") as stream:
-            return sum(1 for _ in stream)
-    lists = [name for name, dtype in EXAMPLE_SCHEMA.items() if dtype.is_nested()]
-    texts = [
-        pl.Series(name, [json.dumps(value, ensure_ascii=False) for value in frame[name].to_list()], dtype=pl.String)
-        for name in lists
-    ]
-    frame.with_columns(texts).write_csv(path)
-    return int(pl.read_csv(path.read_bytes(), infer_schema=False).height)

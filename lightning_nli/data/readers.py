@@ -1,20 +1,28 @@
-"""Sources to checked corpora. The only place where the label spellings and column names of the world's files stand.
-
-A new corpus is one more `SourceSpec` in `READERS`, with a small `audit` function where its files need one.
-"""
+"""Sources to checked corpora. What each corpus' files look like stands in `source_specs.py`."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
 
-from lightning_nli.data.identity import IdMeaning, assign_ids, fingerprint
-from lightning_nli.data.schema import EXAMPLE_SCHEMA, LABEL_DTYPE, BadRow, Corpus, check_examples
+from lightning_nli.data.identity import assign_ids, fingerprint
+from lightning_nli.data.schema import EXAMPLE_SCHEMA, LABEL_DTYPE, SPLIT_DTYPE, BadRow, Corpus, check_examples
+from lightning_nli.data.source_specs import (
+    EXTRA,
+    NO_GOLD_LABEL,
+    PLAIN_COLUMNS,
+    READERS,
+    SPELLINGS,
+    SourceSpec,
+    looks_like_contract_nli,
+    sniff,
+)
 from lightning_nli.data.sources import SourceRequest, corpus_name, find_files, parse_source
 from lightning_nli.data.tables import ROW, iter_rows, match_columns, read_table, require_columns
 from lightning_nli.data.text import REMOVED_CHARACTERS, SPACE_CHARACTERS, normalize_expr, normalize_text
@@ -26,120 +34,29 @@ from lightning_nli.data.values import (
     parse_column,
     parse_date,
     parse_domains,
-    parse_point,
     parse_rule,
     parse_split,
     ratings_parser,
 )
-from lightning_nli.types import BINARY, SCHEMES, SEGMENT_NAMES, THREE_WAY, WILLS, Label, LabelScheme, Split, UserError
+from lightning_nli.types import (
+    BINARY,
+    SCHEMES,
+    SEGMENT_NAMES,
+    THREE_WAY,
+    WILLS,
+    LabelScheme,
+    Split,
+    UserError,
+    fold_labels,
+)
 
-__all__ = ["READERS", "SourceSpec", "fingerprint", "iter_rows", "pick_columns", "read_source"]
+__all__ = ["READERS", "SPELLINGS", "SourceSpec", "fingerprint", "iter_rows", "pick_columns", "read_source"]
+
+log = logging.getLogger(__name__)
 
 FILE = "__file__"
-EXTRA = "extra:"  # prefix, while reading, of columns that the schema does not hold
 MAX_ROWS_SHOWN = 10
-
-NO_GOLD_LABEL = frozenset({"", "-", "-1", "-1.0"})
-
-SPELLINGS: dict[str, Label] = {
-    spelling: label
-    for label, spellings in {
-        Label.ENTAILMENT: "entailment entailed entails entail",
-        Label.NON_ENTAILMENT: "non_entailment not_entailment nonentailment notentailment not_entailed non_entailed "
-        "no_entailment",
-        Label.NEUTRAL: "neutral",
-        Label.CONTRADICTION: "contradiction contradictory contradicts contradict contradicted",
-        Label.REFUTE: "refute refutes refuted",
-        Label.SUPPORT: "support supports supported",
-        Label.UNRELATED: "unrelated",
-    }.items()
-    for spelling in spellings.split()
-}
-"""Spellings of label names, compared in lower case with `_` for each run of spaces, hyphens and underscores."""
-
-
-@dataclass(frozen=True)
-class SourceSpec:
-    """How the files of one corpus are read.
-
-    Attributes:
-        reader: Name in `READER:PATH`.
-        columns: Schema column (and `id`, the given id) -> names in the files; the first found is read, case ignored.
-        scheme: The corpus' label scheme; None: the one that fits the labels found.
-        spellings: Raw label -> label.
-        split_unit: Column whose values never straddle a drawn split.
-        ids: What the files' ids stand for.
-        raters: Rater -> column with the rater's label.
-        parsers: Column -> parser that replaces the usual one.
-        audit: Looks at the raw text columns once more and notes what is odd.
-    """
-
-    reader: str
-    columns: Mapping[str, tuple[str, ...]]
-    scheme: LabelScheme | None = None
-    spellings: Mapping[str, Label] = field(default_factory=lambda: SPELLINGS)
-    split_unit: str = "premise_id"
-    ids: IdMeaning = IdMeaning.EXAMPLE
-    raters: Mapping[str, str] = field(default_factory=dict)
-    parsers: Mapping[str, Parser] = field(default_factory=dict)
-    audit: Callable[[pl.DataFrame], list[str]] | None = None
-
-
-def _audit_vilegalnli(table: pl.DataFrame) -> list[str]:
-    """`Agreements` counts the models that agree with `Label`; `FF` stands for `F` in `Tag Point`."""
-    notes = []
-    raters = [name for name in table.columns if name.startswith("rating:")]
-    if f"{EXTRA}Agreements" in table.columns and raters:
-        agreeing = pl.sum_horizontal((pl.col(name) == pl.col("label")).fill_null(False) for name in raters)
-        stated = pl.col(f"{EXTRA}Agreements").cast(pl.Float64, strict=False)
-        wrong = table.select((stated.ne_missing(agreeing)).sum()).item()
-        notes += [f"'Agreements' is not the number of raters who agree with the label in {wrong} rows"] * (wrong > 0)
-    if "point" in table.columns:
-        stray = table["point"].drop_nulls()
-        stray = stray.filter(~stray.str.contains(r"^(F|T_.+)$"))
-        notes += [f"'Tag Point' had {len(stray)} stray values {stray.unique().sort().to_list()}"] * (len(stray) > 0)
-    return notes
-
-
-_PLAIN_COLUMNS = {name: (name,) for name in EXAMPLE_SCHEMA if name != "example_id"} | {
-    "id": ("id", "example_id", "uid"),
-    "premise": ("premise", "sentence1", "context", "law", "text"),
-    "hypothesis": ("hypothesis", "sentence2", "statement", "text_pair"),
-    "condition": ("condition", "conditions"),
-    "label": ("label", "gold_label", "gold", "classification"),
-    "domains": ("domain", "domains"),
-}
-
-READERS: dict[str, SourceSpec] = {
-    spec.reader: spec
-    for spec in (
-        SourceSpec(reader="plain", columns=_PLAIN_COLUMNS),
-        SourceSpec(reader="sample", columns={}, scheme=BINARY),
-        SourceSpec(  # its `Law Field` repeats the name of the law and is never a domain
-            reader="vilegalnli",
-            columns={
-                "premise": ("Premise",),
-                "hypothesis": ("Hypothesis",),
-                "label": ("Label",),
-                "law_id": ("Law ID",),
-                "law_name": ("Law Name",),
-                "law_date": ("Law Date",),
-                "chapter": ("Chapter",),
-                "section": ("Section",),
-                "article": ("Article",),
-                "clause": ("Clause",),
-                "point": ("Tag Point",),
-                "rule": ("Rule",),
-                "domains": ("Field of Law",),
-            },
-            scheme=BINARY,
-            spellings={"0": Label.NON_ENTAILMENT, "1": Label.ENTAILMENT},
-            raters={"gpt": "GPT Label", "deepseek": "Deepseek Label", "llama": "Llama Label"},
-            parsers={"point": parse_point},
-            audit=_audit_vilegalnli,
-        ),
-    )
-}
+REPAIRED = "; repaired"
 
 
 def read_source(
@@ -149,15 +66,17 @@ def read_source(
     labelled: bool = True,
     normalize: bool = True,
     scheme: str | None = None,
+    in_mixture: bool = False,
 ) -> Corpus:
-    """Read `READER:PATH[#SPLIT]`, `sample[:N][#SPLIT]` or a bare path into a checked corpus.
+    """Read a source (`data/sources.py` has the grammar) into a checked corpus.
 
     Args:
         source: What to read.
         on_bad_row: `error` refuses a source with unusable rows; `drop` leaves them out and lists them in the corpus.
         labelled: False: labels may be absent, and those that cannot be read are null.
         normalize: Keep texts in normal form; False: as they stand in the file.
-        scheme: Name of the label scheme, where the labels found should not decide.
+        scheme: Name of the label scheme wanted; labels of a finer one are folded into it, and noted.
+        in_mixture: Whether a share (`@2000`, `@0.5`) makes sense here.
 
     Raises:
         UserError: the source, a column, the scheme or (`on_bad_row="error"`) a row is at fault.
@@ -165,27 +84,43 @@ def read_source(
     if scheme is not None and scheme not in SCHEMES:
         raise UserError(f"unknown label scheme '{scheme}'{nearest(scheme, SCHEMES)} Schemes: {', '.join(SCHEMES)}")
     request = parse_source(source, READERS)
-    spec = READERS[request.reader]
-    wanted = SCHEMES[scheme] if scheme else None
-    if spec.scheme and wanted not in (None, spec.scheme):
-        raise UserError(f"source '{source}': the labels of {spec.reader} are of the scheme '{spec.scheme.name}'")
-    if request.path is None:
-        return _read_sample(request, source)
-    table = _read_files(request.path, request.split, spec, labelled=labelled)
-    chosen = spec.scheme or _choose_scheme(table, spec, wanted, source, labelled=labelled)
-    examples, problems = _convert(table, spec, chosen, labelled=labelled)
-    notes = _repairs(table) if normalize else []
-    notes += spec.audit(table) if spec.audit else []
-    examples = _with_ids(examples, table, spec, request.path)
+    if (request.mix_rows or request.mix_weight) and not in_mixture:
+        raise UserError(f"source '{source}': a share after '@' is for training rows (--data of `lnli fit`)")
+    corpus = (
+        _read_sample(request, source) if request.path is None else _read(request, source, on_bad_row, labelled, scheme)
+    )
     if normalize:
-        examples = examples.with_columns(normalize_expr(pl.col("premise", "hypothesis", "condition")))
+        texts = normalize_expr(pl.col("premise", "hypothesis", "condition"))
+        corpus = replace(corpus, frame=corpus.frame.with_columns(texts))
+    else:
+        corpus = replace(corpus, notes=tuple(note for note in corpus.notes if not note.endswith(REPAIRED)))
+    if scheme is not None:
+        corpus = _fold(corpus, SCHEMES[scheme])
+    frame = check_examples(_under_split(corpus.frame, request.as_split), corpus.scheme, labelled=labelled)
+    return replace(corpus, frame=frame, mix_rows=request.mix_rows, mix_weight=request.mix_weight)
+
+
+def _read(request: SourceRequest, source: str, on_bad_row: str, labelled: bool, wanted: str | None) -> Corpus:
+    assert request.path is not None
+    spec = _spec_of(request)
+    if request.labels:
+        spec = replace(spec, spellings={_label_key(raw): label for raw, label in request.labels.items()}, scheme=None)
+    table, notes = _read_files(request, spec, labelled=labelled)
+    scheme = spec.scheme or _choose_scheme(table, spec, source, wanted, labelled=labelled)
+    examples, problems = _convert(table, spec, scheme, labelled=labelled)
+    notes += _repairs(table)
+    notes += spec.audit(table) if spec.audit else []
+    if request.reader is None and spec.reader != "plain":
+        notes.insert(0, f"read as {spec.reader}, by its columns; {spec.reader}:PATH says so, plain:PATH overrules it")
+        log.info("%s: %s", source, notes[0])
+    examples = _with_ids(examples, table, spec, request.path)
     bad_rows = _bad_rows(table, problems)
     if bad_rows and on_bad_row == "error":
         raise UserError(_refusal(source, bad_rows))
     usable = examples.filter(pl.all_horizontal(reasons.is_null() for reasons in problems.values()))
     return Corpus(
-        frame=check_examples(usable, chosen, labelled=labelled),
-        scheme=chosen,
+        frame=usable,
+        scheme=scheme,
         source=source,
         split_unit=spec.split_unit,
         bad_rows=tuple(bad_rows),
@@ -194,13 +129,50 @@ def read_source(
     )
 
 
+def _spec_of(request: SourceRequest) -> SourceSpec:
+    """The reader named, or the one that the columns of the (first) file speak for."""
+    assert request.path is not None
+    if request.reader is not None:
+        return READERS[request.reader]
+    file = find_files(request.path)[0][0]
+    if looks_like_contract_nli(file):
+        return READERS["contractnli"]
+    first_rows = next(iter_rows(file, chunk_rows=1), None)
+    return sniff([] if first_rows is None else first_rows.columns)
+
+
+def _under_split(frame: pl.DataFrame, split: Split | None) -> pl.DataFrame:
+    return frame if split is None else frame.with_columns(split=pl.lit(split.value).cast(SPLIT_DTYPE))
+
+
+def _fold(corpus: Corpus, scheme: LabelScheme) -> Corpus:
+    """The corpus under another scheme, with a note of what was folded.
+
+    Raises:
+        UserError: the wanted scheme is finer than the corpus' own.
+    """
+    if corpus.scheme == scheme:
+        return corpus
+    try:
+        folds = fold_labels(corpus.scheme, scheme)
+    except UserError as error:
+        raise UserError(f"source '{corpus.source}': {error}") from error
+    names = {old.value: new.value for old, new in folds.items()}
+    fold = pl.element().struct.with_fields(pl.field("label").cast(pl.String).replace(names).cast(LABEL_DTYPE))
+    frame = corpus.frame.with_columns(
+        pl.col("label").cast(pl.String).replace(names).cast(LABEL_DTYPE), pl.col("ratings").list.eval(fold)
+    )
+    text = ", ".join(f"{old} -> {new}" for old, new in names.items())
+    return replace(corpus, frame=frame, scheme=scheme, notes=(*corpus.notes, f"labels folded: {text}"))
+
+
 def pick_columns(frame: pl.DataFrame) -> dict[str, str]:
     """Map `premise`, `hypothesis` and, where present, `condition` and `id` to the raw columns that hold them.
 
     Raises:
         UserError: there is no column for the premise or the hypothesis.
     """
-    wanted = {name: _PLAIN_COLUMNS[name] for name in ("premise", "hypothesis", "condition", "id")}
+    wanted = {name: PLAIN_COLUMNS[name] for name in ("premise", "hypothesis", "condition", "id")}
     picked = match_columns(frame.columns, wanted)
     require_columns(picked, ("premise", "hypothesis"), wanted, frame.columns, "the input")
     return picked
@@ -209,22 +181,35 @@ def pick_columns(frame: pl.DataFrame) -> dict[str, str]:
 def _read_sample(request: SourceRequest, source: str) -> Corpus:
     from lightning_nli.data.sample import sample_corpus  # the grammar is only needed here
 
+    if request.labels:
+        raise UserError(f"source '{source}': the embedded corpus' labels have names; leave out what follows '::'")
     frame = sample_corpus(request.num_examples)
     if request.split:
         frame = frame.filter(pl.col("split") == request.split.value)
-    return Corpus(frame=check_examples(frame, BINARY), scheme=BINARY, source=source)
+    return Corpus(frame=frame, scheme=BINARY, source=source)
 
 
-def _read_files(path: Path, split: Split | None, spec: SourceSpec, *, labelled: bool) -> pl.DataFrame:
+def _read_files(request: SourceRequest, spec: SourceSpec, *, labelled: bool) -> tuple[pl.DataFrame, list[str]]:
     """Raw text columns under schema names, with `FILE`, `ROW` and `split`; only rows of the split asked for."""
-    files = find_files(path)
+    path, split = request.path, request.split
+    assert path is not None
+    files = find_files(path, spec.files)
     if path.is_dir() and split:
         there = [name.value for _, name in files if name]
         files = [(file, name) for file, name in files if name is split]
         if not files:
-            raise UserError(f"{path} has no split '{split.value}'; it has {', '.join(there)}")
-    tables = [_read_file(file, name, spec, labelled=labelled) for file, name in files]
-    table = pl.concat(tables, how="diagonal")
+            raise UserError(f"{path} has no split '{split.value}'; it has {', '.join(dict.fromkeys(there))}")
+    table = pl.concat([_read_file(file, name, spec, labelled=labelled) for file, name in files], how="diagonal")
+    notes = []
+    for column, value in spec.keep.items():
+        if column in table.columns and table[column].count():
+            kept = table.filter(pl.col(column).str.strip_chars().str.to_lowercase() == value)
+            notes += [f"{table.height - kept.height} rows of another {column} than '{value}' left aside"] * (
+                kept.height < table.height
+            )
+            table = kept
+    if table.is_empty():
+        raise UserError(f"{path} has no rows of the {', '.join(spec.keep)} {', '.join(spec.keep.values())}")
     if split:
         parsed = parse_column(table["split"], parse_split, pl.String())
         chosen = table.filter((parsed.values == split.value).fill_null(False))
@@ -232,17 +217,17 @@ def _read_files(path: Path, split: Split | None, spec: SourceSpec, *, labelled: 
             there = parsed.values.drop_nulls().unique().sort().to_list()
             raise UserError(f"{path} has no rows of the split '{split.value}'; it has {there or 'no splits'}")
         table = chosen
-    return table
+    return table, notes
 
 
 def _read_file(file: Path, split: Split | None, spec: SourceSpec, *, labelled: bool) -> pl.DataFrame:
-    raw = read_table(file)
+    raw = spec.load(file) if spec.load else read_table(file)
     names = [name for name in raw.columns if name != ROW]
     wanted = {**spec.columns, **{f"rating:{rater}": (column,) for rater, column in spec.raters.items()}}
     picked = match_columns(names, wanted)
     require_columns(picked, ("premise", "hypothesis", *(("label",) if labelled else ())), wanted, names, str(file))
     used = {raw_name: name for name, raw_name in picked.items()}
-    table = raw.rename({name: used.get(name, EXTRA + name) for name in names})
+    table = raw.rename({name: used.get(name, EXTRA + name) for name in names}).with_columns(pl.col(ROW).cast(pl.Int64))
     given_split = pl.col("split") if "split" in picked else pl.lit(None, pl.String)
     absent = [pl.lit(None, pl.String).alias(name) for name in wanted if name not in picked]
     published = pl.lit(split.value if split else None, pl.String)
@@ -261,27 +246,30 @@ def _is_gold(label: pl.Expr) -> pl.Expr:
 
 
 def _choose_scheme(
-    table: pl.DataFrame, spec: SourceSpec, wanted: LabelScheme | None, source: str, *, labelled: bool
+    table: pl.DataFrame, spec: SourceSpec, source: str, wanted: str | None, *, labelled: bool
 ) -> LabelScheme:
-    """Return the scheme wanted, or else the first that holds every label name found (without labels: binary).
+    """The scheme wanted or else the first one that holds every label name found (without labels: binary).
 
     Raises:
         UserError: labels are bare numbers, or of two schemes.
     """
+    schemes = [*([SCHEMES[wanted]] if wanted else []), BINARY, THREE_WAY, WILLS]
     if not labelled:
-        return wanted or BINARY
+        return schemes[0]
     raw = table.filter(_is_gold(pl.col("label")))["label"].unique().sort().to_list()
-    if raw and all(re.fullmatch(r"\s*[+-]?\d+(\.0+)?\s*", text) for text in raw):
+    keys = set(map(_label_key, raw))
+    if raw and not keys & set(spec.spellings) and all(re.fullmatch(r"[+-]?\d+", key) for key in keys):
         raise UserError(
             f"source '{source}': labels are bare numbers {raw[:5]}; corpora disagree on the order of the classes, so "
-            "it is not guessed: write names (entailment, neutral, contradiction ...) or use the corpus' own reader"
+            f"it is not guessed: say what they mean, {source}::0=entailment,1=neutral,2=contradiction (an example), "
+            "or use the corpus' own reader"
         )
-    found = {spec.spellings[key] for key in map(_label_key, raw) if key in spec.spellings}
-    fitting = [scheme for scheme in (BINARY, THREE_WAY, WILLS) if found <= set(scheme.labels)]
-    if not (wanted or fitting):
+    found = {spec.spellings[key] for key in keys if key in spec.spellings}
+    fitting = [scheme for scheme in schemes if found <= set(scheme.labels)]
+    if not fitting:
         names = sorted(label.value for label in found)
         raise UserError(f"source '{source}': the labels {names} are of no one scheme; split the file or mend them")
-    return wanted or fitting[0]
+    return fitting[0]
 
 
 def _label_parser(spec: SourceSpec, scheme: LabelScheme) -> Parser:
@@ -391,7 +379,7 @@ def _repairs(table: pl.DataFrame) -> list[str]:
             text.str.contains(f"[{REMOVED_CHARACTERS}]").sum().alias("holds soft hyphens or zero-width marks"),
             text.str.contains(f"[{SPACE_CHARACTERS}]").sum().alias("holds no-break spaces"),
         ).row(0, named=True)
-        notes += [f"{count} rows: the {name} {what}; repaired" for what, count in counts.items() if count]
+        notes += [f"{count} rows: the {name} {what}{REPAIRED}" for what, count in counts.items() if count]
     return notes
 
 

@@ -61,6 +61,8 @@ class Corpus:
         bad_rows: Rows dropped by option.
         extra_columns: Columns of the source that the schema does not hold -> number of values in them.
         notes: Oddities that were repaired on reading, for people ("286 premises were not NFC").
+        mix_rows: In a mixture, the most training rows to take; None: all.
+        mix_weight: In a mixture, how often each training row counts; None: once.
     """
 
     frame: pl.DataFrame
@@ -70,6 +72,8 @@ class Corpus:
     bad_rows: tuple[BadRow, ...] = ()
     extra_columns: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    mix_rows: int | None = None
+    mix_weight: float | None = None
 
 
 def check_examples(frame: pl.DataFrame, scheme: LabelScheme, *, labelled: bool = True) -> pl.DataFrame:

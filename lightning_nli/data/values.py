@@ -7,7 +7,7 @@ import datetime
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -153,6 +153,19 @@ def ratings_parser(parse_label: Parser) -> Parser:
             label = entry.get("label")
             ratings.append({"rater": str(entry["rater"]), "label": None if label is None else parse_label(str(label))})
         return ratings
+
+    return parse
+
+
+def annotators_parser(spellings: Mapping[str, str]) -> Parser:
+    """Build the parser of a list of labels, one an annotator; an empty one is a rating that was not given."""
+
+    def parse(text: str) -> list[dict[str, object]]:
+        names = [str(name).strip().lower() for name in parse_list(text)]
+        foreign = sorted({name for name in names if name and name not in spellings})
+        if foreign:
+            raise ValueError(f"unknown annotator labels {foreign}")
+        return [{"rater": f"annotator_{i}", "label": spellings.get(name)} for i, name in enumerate(names, start=1)]
 
     return parse
 

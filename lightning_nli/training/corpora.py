@@ -51,34 +51,31 @@ class RunData:
         return VAL_NAME in self.scored
 
 
-def read_corpora(config: ExperimentConfig, sources: list[str]) -> Corpus:
-    """Read one or several sources into one corpus.
+def read_corpora(config: ExperimentConfig, sources: list[str], *, in_mixture: bool = False) -> list[Corpus]:
+    """Read sources under one label scheme (`--label-scheme`, else their own).
 
     Raises:
         UserError: a source cannot be read, or two of them have different labels.
     """
     scheme = None if config.label_scheme == "auto" else config.label_scheme
     corpora = [
-        read_source(source, on_bad_row=config.on_bad_row, normalize=config.text.normalize == "nfc", scheme=scheme)
+        read_source(
+            source,
+            on_bad_row=config.on_bad_row,
+            normalize=config.text.normalize == "nfc",
+            scheme=scheme,
+            in_mixture=in_mixture,
+        )
         for source in sources
     ]
     first = corpora[0]
-    if len(corpora) == 1:
-        return first
     for corpus in corpora[1:]:
         if corpus.scheme != first.scheme:
             raise UserError(
                 f"'{first.source}' has labels {first.scheme.names}, '{corpus.source}' has {corpus.scheme.names}; "
-                "a mixture needs one scheme (--label-scheme)"
+                "a mixture needs one scheme: --label-scheme binary folds finer labels into entailment or not"
             )
-    frame = pl.concat([corpus.frame for corpus in corpora])
-    if frame["example_id"].is_duplicated().any():
-        frame = pl.concat(
-            corpus.frame.with_columns(example_id=pl.format("{}:{}", pl.lit(str(index)), "example_id"))
-            for index, corpus in enumerate(corpora)
-        )
-    bad_rows = tuple(row for corpus in corpora for row in corpus.bad_rows)
-    return replace(first, frame=frame, source=", ".join(sources), bad_rows=bad_rows)
+    return _with_distinct_ids(corpora)
 
 
 def load_run_data(config: ExperimentConfig) -> RunData:
@@ -87,33 +84,33 @@ def load_run_data(config: ExperimentConfig) -> RunData:
     Raises:
         UserError: a source, split or augmentation is not there or makes no sense.
     """
-    corpus = read_corpora(config, config.sources)
-    unit = corpus.split_unit
-    train = _rows_of(corpus, config.train_split, "--train-split")
-    scored: dict[str, pl.DataFrame] = {}
-    train, val = _validation_rows(corpus, train, config)
-    if val is not None:
-        scored[VAL_NAME] = val
-    test = _test_rows(corpus, config)
-    if test is not None:
-        scored[TEST_NAME] = test
-    bad_rows = list(corpus.bad_rows)
+    corpora = read_corpora(config, config.sources, in_mixture=True)
+    scheme = corpora[0].scheme
+    units = {corpus.split_unit for corpus in corpora}
+    unit = units.pop() if len(units) == 1 else "premise_id"
+    published_train, val = _training_rows(corpora, config)
+    scored = {} if val is None else {VAL_NAME: val}
+    scored |= _test_sets(corpora, config)
+    bad_rows = [row for corpus in corpora for row in corpus.bad_rows]
     for name, source in config.test_sources.items():
         if name in scored:
-            raise UserError(f"--test-data {name}=...: '{name}' is a split of the corpus already; take another name")
-        further = read_corpora(config, [source])
-        if further.scheme != corpus.scheme:
-            raise UserError(f"--test-data {name} has labels {further.scheme.names}, training has {corpus.scheme.names}")
+            raise UserError(f"--test-data {name}=...: '{name}' is a set of the corpus already; take another name")
+        (further,) = read_corpora(config, [source])
+        if further.scheme != scheme:
+            raise UserError(
+                f"--test-data {name} has labels {further.scheme.names}, training has {scheme.names}; "
+                "--label-scheme binary folds finer labels into entailment or not"
+            )
         scored[name] = further.frame
         bad_rows += further.bad_rows
     if config.subset is not None:
-        train = take_subset(train, config.subset, unit, config.split_seed)
+        published_train = take_subset(published_train, config.subset, unit, config.split_seed)
         scored = {name: take_subset(rows, config.subset, unit, config.split_seed) for name, rows in scored.items()}
-    _report_leaks(train, scored)
-    published_train = train
+    _report_leaks(published_train, scored)
+    train = published_train
     swaps = parse_augment(config.augment)
     if swaps is not None:
-        added = augment_with_swaps(train, list(scored.values()), corpus.scheme, hard=swaps[0], random=swaps[1])
+        added = augment_with_swaps(train, list(scored.values()), scheme, hard=swaps[0], random=swaps[1])
         log.info("added %d training rows with swapped premises (%s)", added.height, config.augment)
         train = pl.concat([train, added])
     rows = pl.concat([train, *scored.values()])
@@ -124,12 +121,71 @@ def load_run_data(config: ExperimentConfig) -> RunData:
         train=train,
         scored=scored,
         published_train=published_train,
-        scheme=corpus.scheme,
+        scheme=scheme,
         segments=_segments(config, rows),
         bad_rows=tuple(bad_rows),
         sources=config.sources,
         fingerprint=fingerprint(rows),
         duplicates=duplicates,
+    )
+
+
+def _with_distinct_ids(corpora: list[Corpus]) -> list[Corpus]:
+    """The corpora with their names before the example ids, where an id stands in two of them."""
+    ids = pl.concat([corpus.frame["example_id"] for corpus in corpora])
+    if not ids.is_duplicated().any():
+        return corpora
+    return [
+        replace(corpus, frame=corpus.frame.with_columns(example_id=pl.format("{}:{}", pl.lit(name), "example_id")))
+        for name, corpus in _named(corpora).items()
+    ]
+
+
+def _named(corpora: list[Corpus]) -> dict[str, Corpus]:
+    """Each corpus under its name; the second of one name is `NAME-2`."""
+    named: dict[str, Corpus] = {}
+    for corpus in corpora:
+        name = str(corpus.frame["corpus"][0]) if corpus.frame.height else corpus.source
+        count = sum(known == name or known.startswith(f"{name}-") for known in named)
+        named[f"{name}-{count + 1}" if count else name] = corpus
+    return named
+
+
+def _training_rows(corpora: list[Corpus], config: ExperimentConfig) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+    """Training and validation rows, source by source: each has its own dev split, or some of its rows are drawn."""
+    trains, vals = [], []
+    for corpus in corpora:
+        train, val = _validation_rows(corpus, _rows_of(corpus, config.train_split, "--train-split"), config)
+        trains.append(_share(corpus, train, config.split_seed))
+        vals.append(val)
+        if len(corpora) > 1:
+            log.info(
+                "mixture: %s gives %d training rows%s",
+                corpus.source,
+                trains[-1].height,
+                "" if val is None else f" and {val.height} to choose the checkpoint by",
+            )
+    found = [val for val in vals if val is not None]
+    return pl.concat(trains), pl.concat(found) if found else None
+
+
+def _share(corpus: Corpus, rows: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """The share of its training rows that a source brings into a mixture: at most N, or each row so many times."""
+    if corpus.mix_rows is not None:
+        if corpus.mix_rows > rows.height:
+            raise UserError(f"source '{corpus.source}' has {rows.height} training rows, not {corpus.mix_rows}")
+        return take_subset(rows, corpus.mix_rows, corpus.split_unit, seed)
+    if corpus.mix_weight is None:
+        return rows
+    whole, part = divmod(corpus.mix_weight, 1.0)
+    copies = [rows] * int(whole)
+    if part and (num_rows := round(part * rows.height)):
+        copies.append(take_subset(rows, num_rows, corpus.split_unit, seed))
+    if not copies:
+        raise UserError(f"source '{corpus.source}': a weight of {corpus.mix_weight} leaves no row of {rows.height}")
+    return pl.concat(
+        copy if number == 0 else copy.with_columns(pl.col("example_id") + f"~{number + 1}")
+        for number, copy in enumerate(copies)
     )
 
 
@@ -171,6 +227,15 @@ def _validation_rows(
             f"split by --val-fraction {config.val_fraction}; --val-split none trains without selection"
         )
     return kept, drawn
+
+
+def _test_sets(corpora: list[Corpus], config: ExperimentConfig) -> dict[str, pl.DataFrame]:
+    """The test rows of one source as `test`; of a mixture each source's own, under its name."""
+    if len(corpora) == 1:
+        test = _test_rows(corpora[0], config)
+        return {} if test is None else {TEST_NAME: test}
+    tests = {name: _test_rows(corpus, config) for name, corpus in _named(corpora).items()}
+    return {name: rows for name, rows in tests.items() if rows is not None}
 
 
 def _test_rows(corpus: Corpus, config: ExperimentConfig) -> pl.DataFrame | None:
