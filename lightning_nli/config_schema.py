@@ -18,15 +18,18 @@ class TextConfig:
         template: How the texts of a segment are joined; `separators` uses the tokenizer's own separators.
         truncation: What is cut when a segment is too long: `longest_first` (token by token from the longest text),
             `premise_first` (only the premise, as long as it lasts).
-        normalize: `nfc` (NFC, soft hyphens and zero-width marks removed, no-break spaces made spaces) or `none`.
-        segmenter: Vietnamese word segmentation before tokenizing, for PhoBERT: `none`, `pyvi` or `underthesea`.
+        normalize: `nfc` (NFC, soft hyphens and zero-width marks removed, no-break spaces made spaces,
+            eth read as đ) or `none`.
+        segmenter: Vietnamese word segmentation before tokenizing: `auto` (for encoders trained on segmented text,
+            PhoBERT: `pyvi`, else `underthesea`, whichever is installed; `none` for all others), `none`, `pyvi`,
+            `underthesea`, or `vncorenlp` (needs Java). Text that is segmented already is left as it is.
     """
 
     max_length: int = 256
     template: Literal["separators"] = "separators"
     truncation: Literal["longest_first", "premise_first"] = "longest_first"
     normalize: Literal["nfc", "none"] = "nfc"
-    segmenter: Literal["none", "pyvi", "underthesea"] = "none"
+    segmenter: Literal["auto", "none", "pyvi", "underthesea", "vncorenlp"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +83,9 @@ class EngineConfig:
         accelerator: `auto` takes the GPU when there is one; `cpu`; `gpu`.
         precision: `auto` (bf16 where the hardware does it natively, else fp32), `fp32`, `bf16` (bf16 weights, fp32
             master weights and optimizer), `bf16-autocast`, `fp16` (GPU only).
-        attention: `auto` (flash kernel on GPU, its exact twin `bucketed` on CPU), `flash` (package flash-attn),
-            `varlen` (flash kernel inside torch), `bucketed`, `sdpa` (slow reference), `padded` (no packing: for
-            encoders whose attention cannot be replaced).
+        attention: `auto` (flash kernel on GPU, its exact twin `bucketed` on CPU; no packing for encoders whose
+            attention cannot be replaced: DeBERTa, MPNet, Longformer), `flash` (package flash-attn), `varlen` (flash
+            kernel inside torch), `bucketed`, `sdpa` (slow reference), `padded` (no packing).
         trim_vocab: `auto` trains only the embedding rows that the run's texts can touch when that halves the
             vocabulary or better (no logit changes; untouched rows come back unchanged on export); `off` trains all.
         activation_checkpointing: Recompute layers in backward: less memory, about a third more time.
@@ -134,7 +137,9 @@ class ExperimentConfig:
         val_fraction: Share (0 to 1) of the training rows drawn for validation, whole premises (wills: groups) at a
             time.
         test_data: Further test sets as NAME=SOURCE, each scored under its name; repeat the flag for several.
-        model: `e5-small` (offline, pretrained), `tiny` (random, for tests), or a Hugging Face name or folder.
+        model: `e5-small` (offline, pretrained), `tiny` (random, for tests), `cbow` or `cbow:VECTORS` (bags of words,
+            with word2vec vectors from a .txt, .vec or .npz file; takes --lr 1e-3), an alias of a published encoder
+            (`xlmr-large`, `phobert-base`, `cafebert`, ...), or a Hugging Face name or folder.
         head: Classification head: `auto` (a published NLI head is kept and matched by label name; otherwise a new
             one), `new`, or a mapping for a head without names, as `LABEL_0=entailment,LABEL_1=neutral,...`.
         method: `finetune`, or a model that trains no encoder: `majority`, `hyponly-v1` (hypothesis only), `overlap-v1`.

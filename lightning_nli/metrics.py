@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,27 @@ IntArray = npt.NDArray[np.int64]
 
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 """A gold probability stored as 0 in fp32 counts as this one: its loss is 87.3, not infinite."""
+
+
+class MacroOver(StrEnum):
+    """Labels that the macro means are taken over."""
+
+    PRESENT = "present"  # those in gold or predictions, as scikit-learn does it
+    GOLD = "gold"  # those in gold: a label that is only predicted costs no F1 of its own
+
+
+class Labels(Protocol):
+    """What scoring needs of a label scheme."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class LabelNames:
+    """Labels of a set that is none of our schemes, in the order of the confusion matrix."""
+
+    names: list[str]
 
 
 @dataclass(frozen=True)
@@ -39,13 +61,13 @@ class Scores:
     Attributes:
         num_examples: Scored examples.
         accuracy: Share of right answers (micro; not the mean of the recalls).
-        macro_precision: Mean over `labels_present`, as scikit-learn does it; so are `macro_recall` and `macro_f1`.
+        macro_precision: Mean over `labels_present`; so are `macro_recall` and `macro_f1`.
         macro_recall: See `macro_precision`.
         macro_f1: See `macro_precision`.
         loss: Mean cross-entropy in nats; null where no probabilities are known.
         per_class: Label name -> its scores, every label of the scheme in its order.
         confusion: Counts (C, C), rows gold, columns predicted, in scheme order.
-        labels_present: Labels in gold or predictions: those that the macro means are taken over.
+        labels_present: Labels that the macro means are taken over: those in gold or predictions (`MacroOver`).
         group_accuracy: Share of groups with every row right; null where no row has a group.
     """
 
@@ -65,13 +87,19 @@ class Scores:
         return asdict(self)
 
 
-def scores_from_confusion(confusion: npt.NDArray[Any], scheme: LabelScheme, loss_sum: float | None) -> Scores:
+def scores_from_confusion(
+    confusion: npt.NDArray[Any],
+    scheme: Labels,
+    loss_sum: float | None,
+    macro_over: MacroOver = MacroOver.PRESENT,
+) -> Scores:
     """Turn counts into scores.
 
     Args:
         confusion: Integer counts (C, C), rows gold, columns predicted, in scheme order.
         scheme: Names the C classes.
         loss_sum: Sum of the cross-entropy over the counted examples, in nats; None: not known.
+        macro_over: Labels of the macro means.
 
     Raises:
         ValueError: the matrix has another shape, is not of counts, or the loss is not finite.
@@ -81,21 +109,25 @@ def scores_from_confusion(confusion: npt.NDArray[Any], scheme: LabelScheme, loss
     if loss_sum is not None and not math.isfinite(loss_sum):
         raise ValueError(f"the loss over {num_examples} examples is {loss_sum}")
     per_class = {name: _class_scores(counts, index) for index, name in enumerate(scheme.names)}
-    present = [scores for scores in per_class.values() if scores.f1 is not None]
+    averaged = {
+        name: scores
+        for name, scores in per_class.items()
+        if scores.f1 is not None and (scores.support or macro_over is MacroOver.PRESENT)
+    }
     return Scores(
         num_examples=num_examples,
         accuracy=int(counts.trace()) / num_examples if num_examples else None,
-        macro_precision=_mean([scores.precision for scores in present]),
-        macro_recall=_mean([scores.recall for scores in present]),
-        macro_f1=_mean([scores.f1 for scores in present]),
+        macro_precision=_mean([scores.precision for scores in averaged.values()]),
+        macro_recall=_mean([scores.recall for scores in averaged.values()]),
+        macro_f1=_mean([scores.f1 for scores in averaged.values()]),
         loss=loss_sum / num_examples if num_examples and loss_sum is not None else None,
         per_class=per_class,
         confusion=counts.tolist(),
-        labels_present=[name for name, scores in per_class.items() if scores.f1 is not None],
+        labels_present=list(averaged),
     )
 
 
-def score(predictions: pl.DataFrame, scheme: LabelScheme) -> Scores:
+def score(predictions: pl.DataFrame, scheme: Labels, *, macro_over: MacroOver = MacroOver.PRESENT) -> Scores:
     """Score a predictions table.
 
     Args:
@@ -103,19 +135,20 @@ def score(predictions: pl.DataFrame, scheme: LabelScheme) -> Scores:
             label or for none; optionally `loss` (cross-entropy in nats, used instead of the probabilities) and
             `group_id` (rows without one stand in no group).
         scheme: Labels.
+        macro_over: Labels of the macro means.
 
     Raises:
         ValueError: a column or value is missing, foreign to the scheme or not a number.
     """
     gold = label_indices(predictions, "label", scheme)
     predicted = label_indices(predictions, "predicted", scheme)
-    size = len(scheme.labels)
+    size = len(scheme.names)
     confusion = np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
-    scores = scores_from_confusion(confusion, scheme, _loss_sum(predictions, gold, scheme))
+    scores = scores_from_confusion(confusion, scheme, _loss_sum(predictions, gold, scheme), macro_over)
     return replace(scores, group_accuracy=_group_accuracy(predictions, gold == predicted))
 
 
-def label_indices(frame: pl.DataFrame, column: str, scheme: LabelScheme) -> IntArray:
+def label_indices(frame: pl.DataFrame, column: str, scheme: Labels) -> IntArray:
     """Class indices (N,) of the label names in `column`.
 
     Raises:
@@ -137,9 +170,9 @@ def build_epoch_metrics(scheme: LabelScheme) -> EpochMetrics:
     return EpochMetrics(scheme)
 
 
-def _checked_counts(confusion: npt.NDArray[Any], scheme: LabelScheme) -> IntArray:
+def _checked_counts(confusion: npt.NDArray[Any], scheme: Labels) -> IntArray:
     counts = np.asarray(confusion)
-    size = len(scheme.labels)
+    size = len(scheme.names)
     if counts.shape != (size, size) or not np.issubdtype(counts.dtype, np.integer) or (counts < 0).any():
         raise ValueError(f"a confusion matrix of {size} labels needs ({size}, {size}) counts, got {counts!r}")
     return counts.astype(np.int64)
@@ -164,7 +197,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _loss_sum(predictions: pl.DataFrame, gold: IntArray, scheme: LabelScheme) -> float | None:
+def _loss_sum(predictions: pl.DataFrame, gold: IntArray, scheme: Labels) -> float | None:
     if "loss" in predictions.columns:
         return math.fsum(_numbers(predictions, ["loss"])[:, 0])
     names = [f"prob_{name}" for name in scheme.names]

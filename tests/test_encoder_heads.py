@@ -7,8 +7,8 @@ import logging
 import pytest
 import torch
 from test_tokenization import FRAME, PAIR
-from tiny_models import SIZES, bert_tokenizer, roberta_model, roberta_tokenizer, save_bert
-from transformers import AutoModelForSequenceClassification, DebertaV2Config, DebertaV2ForSequenceClassification
+from tiny_models import bert_tokenizer, roberta_model, roberta_tokenizer, save_bert
+from transformers import AutoModelForSequenceClassification
 
 from lightning_nli.data.packing import MicroStep, collate_pack
 from lightning_nli.data.tokenization import EncoderSpec, tokenize_split
@@ -95,23 +95,3 @@ def test_a_missing_model_is_refused_in_one_line(tmp_path):
 
 def test_roberta_positions_leave_two_places_less():
     assert longest_segment(roberta_model(roberta_tokenizer()).config) == 64  # a table of 66
-
-
-def test_deberta_goes_the_padded_road_only(tmp_path):
-    tokenizer = bert_tokenizer()
-    config = DebertaV2Config(
-        vocab_size=len(tokenizer),
-        max_position_embeddings=64,
-        relative_attention=True,
-        position_buckets=16,
-        pos_att_type=["p2c", "c2p"],
-        pooler_hidden_size=32,
-        type_vocab_size=0,
-        **SIZES,
-    )
-    torch.manual_seed(0)
-    DebertaV2ForSequenceClassification(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="--attention padded"):
-        load_encoder(tmp_path, BINARY, head="new")
-    assert our_logits(load_encoder(tmp_path, BINARY, head="new", attention="padded")).shape == (4, 2)

@@ -1,17 +1,16 @@
-"""Heads of other families: two-layer heads are matched in their last layer, MPNet goes the padded road only."""
+"""Heads of other families: two-layer heads are matched in their last layer."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from test_tokenization import FRAME, PAIR
-from tiny_models import SIZES, roberta_model, roberta_tokenizer, save_bert
-from transformers import MPNetConfig, MPNetForSequenceClassification, RobertaConfig
+from tiny_models import roberta_model, roberta_tokenizer, save_bert
+from transformers import RobertaConfig
 
 from lightning_nli.data.packing import MicroStep, collate_pack
 from lightning_nli.data.tokenization import EncoderSpec, tokenize_split
 from lightning_nli.models.encoder import load_encoder, longest_segment
-from lightning_nli.models.padded import PaddedEncoder
 from lightning_nli.types import BINARY, THREE_WAY, UserError
 
 NAMES = ["CONTRADICTION", "neutral", "Entailment"]
@@ -79,16 +78,3 @@ def test_a_mapping_that_is_no_mapping_or_repeats_itself_is_refused(tmp_path):
 
 def test_a_position_table_of_258_holds_256_tokens_in_the_roberta_family():
     assert longest_segment(RobertaConfig(max_position_embeddings=258, pad_token_id=1)) == 256
-
-
-def test_mpnet_goes_the_padded_road_only(tmp_path):
-    tokenizer = roberta_tokenizer()
-    config = MPNetConfig(vocab_size=len(tokenizer), max_position_embeddings=66, pad_token_id=1, **SIZES)
-    torch.manual_seed(0)
-    MPNetForSequenceClassification(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"MPNetForSequenceClassification does not run packed.*--attention padded"):
-        load_encoder(tmp_path, BINARY, head="new")
-    loaded = load_encoder(tmp_path, BINARY, head="new", attention="padded")
-    assert isinstance(loaded.encoder, PaddedEncoder)
-    assert our_logits(loaded).shape == (4, 2)

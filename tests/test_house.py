@@ -24,8 +24,12 @@ FORBIDDEN = {
     "epoch_metrics.py": ("models", "training", "cli"),
     "swaps.py": ("models", "training", "cli"),
     "baselines.py": ("models", "training", "cli"),
-    "models": ("training", "cli"),
-    "training": ("cli",),
+    "statistics.py": ("data", "models", "training", "crossdomain", "cli"),
+    "published": ("data", "models", "training", "crossdomain", "cli", "baselines", "swaps"),
+    "models": ("training", "crossdomain", "cli"),
+    "training": ("crossdomain", "cli"),
+    "crossdomain": ("analysis", "cli"),
+    "analysis": ("cli",),
 }
 
 

@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
     BertConfig,
     BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
     ElectraConfig,
     ElectraForSequenceClassification,
+    ModernBertConfig,
+    ModernBertForSequenceClassification,
     MPNetConfig,
     MPNetForSequenceClassification,
     RobertaConfig,
@@ -40,6 +46,15 @@ SMALL = {
     "attention_probs_dropout_prob": 0.0,
 }
 ROBERTA_LIKE = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
+NO_DISTILBERT_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}
+MODERNBERT = {
+    "pad_token_id": 0,
+    **dict.fromkeys(("bos_token_id", "cls_token_id"), 2),
+    **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
+    "local_attention": 8,  # local layers see 4 places to either side; segments have up to 30 tokens
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    "num_hidden_layers": 3,
+}
 LAYOUTS = {
     "bert": (BertForSequenceClassification, BertConfig, {"pad_token_id": 0, "type_vocab_size": 2}),
     "roberta": (RobertaForSequenceClassification, RobertaConfig, ROBERTA_LIKE),
@@ -47,7 +62,23 @@ LAYOUTS = {
     "electra": (
         ElectraForSequenceClassification,
         ElectraConfig,
-        {"pad_token_id": 0, "type_vocab_size": 2, "embedding_size": 32},
+        {"pad_token_id": 0, "type_vocab_size": 2, "embedding_size": 16},
+    ),
+    "albert": (
+        AlbertForSequenceClassification,
+        AlbertConfig,
+        {"pad_token_id": 0, "type_vocab_size": 2, "embedding_size": 16, "classifier_dropout_prob": 0.0},
+    ),
+    "distilbert": (
+        DistilBertForSequenceClassification,
+        DistilBertConfig,
+        {"pad_token_id": 0, "n_layers": 2, "n_heads": 4, "dim": 32, "hidden_dim": 64, **NO_DISTILBERT_DROPOUT},
+    ),
+    "modernbert": (ModernBertForSequenceClassification, ModernBertConfig, MODERNBERT),
+    "modernbert, mean": (
+        ModernBertForSequenceClassification,
+        ModernBertConfig,
+        MODERNBERT | {"classifier_pooling": "mean"},
     ),
 }
 LENGTHS = [17, 5, 9, 17, 2, 30, 16]
@@ -56,7 +87,7 @@ LENGTHS = [17, 5, 9, 17, 2, 30, 16]
 def make_model(layout: str, initializer_range: float = 0.5):
     model_class, config_class, extra = LAYOUTS[layout]
     torch.manual_seed(0)
-    return model_class(config_class(**(SMALL | {"initializer_range": initializer_range}), **extra)).eval()
+    return model_class(config_class(**(SMALL | {"initializer_range": initializer_range} | extra))).eval()
 
 
 def make_split(*, with_types: bool) -> TokenizedSplit:
@@ -71,7 +102,7 @@ ALL_ROWS = tuple(range(7))
 
 
 def make_batch(model, order=ALL_ROWS):
-    split = make_split(with_types=model.config.type_vocab_size > 1)
+    split = make_split(with_types=getattr(model.config, "type_vocab_size", 0) > 1)
     return collate_pack(split, MicroStep(tuple(order), len(order)), first_position=first_position(model))
 
 
@@ -158,7 +189,7 @@ def test_the_probe_passes_models_that_use_the_hook():
     for layout in LAYOUTS:
         encoder = PackedEncoder(make_model(layout), AttentionBackend.BUCKETED)
         _probe(encoder, _Vocabulary())
-        assert encoder.last_num_calls == 2
+        assert encoder.last_num_calls == encoder.model.config.num_hidden_layers
 
 
 def test_a_model_that_ignores_the_hook_is_caught():
@@ -191,14 +222,36 @@ def test_changing_one_segment_leaves_its_neighbours_alone_in_attention_itself():
         assert torch.equal(torch.cat([after[:3], after[8:]]), torch.cat([before[:3], before[8:]]))
 
 
-def test_bucketed_attention_has_the_gradients_of_the_reference():
-    cu_seqlens = torch.tensor([0, 30, 57, 80, 84, 85], dtype=torch.int32)
+@pytest.mark.parametrize("backend", [AttentionBackend.BUCKETED, AttentionBackend.SDPA])
+def test_a_window_hides_what_is_further_away_and_nothing_else(backend):
+    cu_seqlens = torch.tensor([0, 3, 15, 25], dtype=torch.int32)
+    q, k, v = torch.randn(3, 25, 2, 4, generator=torch.Generator().manual_seed(0))
+    before = varlen_attention(q, k, v, cu_seqlens, 12, backend=backend, window=4)
+    changed = v.clone()
+    changed[5] += 1.0
+    moved = (varlen_attention(q, k, changed, cu_seqlens, 12, backend=backend, window=4) != before).any(-1).any(-1)
+    assert moved.nonzero().flatten().tolist() == list(range(3, 10))  # 4 places to either side, inside its segment
+
+
+def test_a_model_whose_window_is_ignored_is_caught():
+    model = make_model("modernbert")
+    for layer in model.model.layers:
+        layer.attn.sliding_window = None  # the library's own mask still has it
+    encoder = PackedEncoder(model, AttentionBackend.BUCKETED)
+    with pytest.raises(UserError, match=r"does not run packed .*logits differ"):
+        _probe(encoder, _Vocabulary())
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_bucketed_attention_has_the_gradients_of_the_reference(window):
+    """With the window, empty slots behind the second segment see no token of it: no NaN may come of that."""
+    cu_seqlens = torch.tensor([0, 30, 54, 80, 84, 85], dtype=torch.int32)
     base = torch.randn(3, 85, 2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weight = torch.randn(85, 2, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found = {}
     for backend in (AttentionBackend.BUCKETED, AttentionBackend.SDPA):
         inputs = base.clone().requires_grad_()
-        out = varlen_attention(*inputs, cu_seqlens, 30, backend=backend)
+        out = varlen_attention(*inputs, cu_seqlens, 30, backend=backend, window=window)
         (out * weight).sum().backward()
         found[backend] = (out.detach(), inputs.grad)
     for mine, reference in zip(found[AttentionBackend.BUCKETED], found[AttentionBackend.SDPA], strict=True):

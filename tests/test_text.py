@@ -29,6 +29,8 @@ TEXTS = [
     "\ufeff\u2003 khoản 2\u2028 \x85\x1c",
     "İSTANBUL ẞ ΣΑΣ ⅷ ½ １２",
     "a_b—c…d “e”",
+    "\u00d0ất \u00f0ai: Đất đai, da",
+    "Hòa giải, hoà\u00ad giải; HOÀ thuỷ_sản khoẻ",
 ]
 
 
@@ -73,7 +75,7 @@ def test_absent_segmenter_says_what_to_install(name: str, monkeypatch: pytest.Mo
 
 def test_unknown_segmenter_is_refused():
     with pytest.raises(UserError, match="pyvi"):
-        WordSegmenter("vncorenlp")
+        WordSegmenter("jieba")
 
 
 def fake_package(name: str, **members: object) -> types.ModuleType:

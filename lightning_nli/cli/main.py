@@ -17,8 +17,12 @@ _COMMANDS = {
     "test": "score a run's model again, or on other data",
     "predict": "label pairs from a file or standard input",
     "export": "write a folder that Hugging Face pipelines load",
-    "data": "check or convert a corpus",
+    "score": "score any file of predictions",
+    "data": "check, convert or split a corpus",
+    "cross-domain": "train and test across fields of law",
+    "leaderboard": "show what models reach on held-out fields of law",
     "stage": "fetch and convert an offline encoder into the cache",
+    "doctor": "what this machine has for a run, and how to get what is missing",
 }
 
 _HELP = """\
@@ -43,7 +47,7 @@ Exit codes: 0 done, 2 usage or bad input, 75 saved and to be run again, 1 a faul
 
 
 def _help() -> str:
-    return _HELP.format(commands="\n".join(f"  {name:<9} {text}" for name, text in _COMMANDS.items()))
+    return _HELP.format(commands="\n".join(f"  {name:<13} {text}" for name, text in _COMMANDS.items()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,7 +74,7 @@ def _run(name: str, arguments: list[str]) -> int:
         if hasattr(stream, "reconfigure"):  # an ASCII locale must not stop a run over Vietnamese text
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
-        command = importlib.import_module(f"lightning_nli.cli.{name}")
+        command = importlib.import_module(f"lightning_nli.cli.{name.replace('-', '_')}")
         return int(command.main(arguments))
     except UserError as error:
         return _fail(str(error))

@@ -25,7 +25,13 @@ from lightning_nli.data.source_specs import (
 )
 from lightning_nli.data.sources import SourceRequest, corpus_name, find_files, parse_source
 from lightning_nli.data.tables import ROW, iter_rows, match_columns, read_table, require_columns
-from lightning_nli.data.text import REMOVED_CHARACTERS, SPACE_CHARACTERS, normalize_expr, normalize_text
+from lightning_nli.data.text import (
+    LOOKALIKE_LETTERS,
+    REMOVED_CHARACTERS,
+    SPACE_CHARACTERS,
+    normalize_expr,
+    normalize_text,
+)
 from lightning_nli.data.values import (
     ParsedColumn,
     Parser,
@@ -378,6 +384,7 @@ def _repairs(table: pl.DataFrame) -> list[str]:
             (text != text.str.normalize("NFC")).sum().alias("is not in NFC"),
             text.str.contains(f"[{REMOVED_CHARACTERS}]").sum().alias("holds soft hyphens or zero-width marks"),
             text.str.contains(f"[{SPACE_CHARACTERS}]").sum().alias("holds no-break spaces"),
+            text.str.contains(f"[{''.join(LOOKALIKE_LETTERS)}]").sum().alias("holds eth in place of đ"),
         ).row(0, named=True)
         notes += [f"{count} rows: the {name} {what}{REPAIRED}" for what, count in counts.items() if count]
     return notes

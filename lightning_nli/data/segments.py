@@ -34,20 +34,13 @@ class Template:
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Any, num_texts: int) -> Template:
-        """Learn the layout from what the tokenizer does with one text and with a pair.
-
-        Raises:
-            UserError: the tokenizer cannot say which text a token belongs to.
-        """
-        encoded = tokenizer("a", "a") if num_texts > 1 else tokenizer("a")
-        if not hasattr(encoded, "sequence_ids") or not getattr(tokenizer, "is_fast", False):
-            raise UserError(f"{type(tokenizer).__name__} is a slow tokenizer; a fast one (tokenizer.json) is needed")
-        ids, types = encoded["input_ids"], encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
+        """Learn the layout from what the tokenizer does with one text and with a pair."""
+        ids, types, texts = _encode_sample(tokenizer, is_pair=num_texts > 1)
         specials: list[list[int]] = [[]]
         special_types: list[list[int]] = [[]]
         text_types: list[int] = []
         previous: int | None = None
-        for token, token_type, text in zip(ids, types, encoded.sequence_ids(0), strict=True):
+        for token, token_type, text in zip(ids, types, texts, strict=True):
             if text is None:
                 specials[-1].append(token)
                 special_types[-1].append(token_type)
@@ -79,12 +72,29 @@ class Template:
         return np.concatenate(ids), np.concatenate(types)
 
 
+def _encode_sample(tokenizer: Any, *, is_pair: bool) -> tuple[list[int], list[int], list[int | None]]:
+    """Ids and token types of one or two texts of one token, and which text a token belongs to (None: to no text)."""
+    if getattr(tokenizer, "is_fast", False):
+        encoded = tokenizer("a", "a") if is_pair else tokenizer("a")
+        ids = encoded["input_ids"]
+        return ids, encoded.get("token_type_ids") or [0] * len(ids), encoded.sequence_ids(0)
+    # A slow tokenizer does not say where a token is from: lay out two ids that are no special tokens.
+    special = set(tokenizer.all_special_ids)
+    plain = [token for token in range(len(special) + 2) if token not in special][:2]
+    texts = [[token] for token in plain[: 1 + is_pair]]
+    ids = tokenizer.build_inputs_with_special_tokens(*texts)
+    types = [0] * len(ids)
+    if "token_type_ids" in tokenizer.model_input_names:
+        types = tokenizer.create_token_type_ids_from_sequences(*texts)
+    return ids, types, [plain.index(token) if token in plain else None for token in ids]
+
+
 def truncate_segments(lengths: Sequence[int], budget: int, *, first: int | None = None) -> list[int]:
     """Tokens kept of each text; heads are kept.
 
     The default cuts the longest text first, token by token: the outcome is an even share for the texts that are too
     long, the rest whole; an odd token goes to the longer one (the later one of equals), as the Hugging Face
-    tokenizers have it. With `first`, that text is cut before any other.
+    fast tokenizers have it (slow ones give it to the first text). With `first`, that text is cut before any other.
 
     Args:
         lengths: Tokens of each text.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ from lightning_nli.data.segments import Template, truncate_segments
 from lightning_nli.data.text import WordSegmenter, normalize_text
 from lightning_nli.types import IGNORE_INDEX, LabelScheme, UserError
 
-_CACHE_FORMAT = 1
+log = logging.getLogger(__name__)
+
+_CACHE_FORMAT = 2
 _CHUNK_ROWS = 10_000
 
 
@@ -48,14 +51,34 @@ class EncoderSpec:
     def fingerprint(self) -> str:
         """Hash of the tokenizer, its special tokens, the template and every option that moves an id."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        vocabulary = backend.to_str() if backend is not None else json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
+        vocabulary = [backend.to_str()] if backend is not None else _slow_vocabulary(self.tokenizer)
         options = {
-            "tokenizer": [type(self.tokenizer).__name__, vocabulary, str(self.tokenizer.special_tokens_map)],
+            "tokenizer": [type(self.tokenizer).__name__, *vocabulary, str(self.tokenizer.special_tokens_map)],
             "options": [list(self.segments), self.max_length, self.truncation, self.normalize, self.num_token_types],
             "segmenter": [self.segmenter, WordSegmenter(self.segmenter).version],
             "format": _CACHE_FORMAT,
         }
         return _digest(json.dumps(options, sort_keys=True))
+
+
+def _slow_vocabulary(tokenizer: Any) -> list[str]:
+    """Everything a slow tokenizer goes by: its ids, and the contents of its files (merges are no ids)."""
+    files = [Path(getattr(tokenizer, name, None) or "") for name in sorted(tokenizer.vocab_files_names)]
+    contents = [hashlib.blake2b(path.read_bytes()).hexdigest() for path in files if path.is_file()]
+    return [json.dumps(tokenizer.get_vocab(), sort_keys=True), *contents]
+
+
+def require_offsets(tokenizer: Any) -> None:
+    """Make sure that a tokenizer tells which characters a token stands for, before its offsets are read.
+
+    Raises:
+        UserError: it is a slow tokenizer, which gives none.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"{type(tokenizer).__name__} is a slow tokenizer and does not tell which characters a token stands for; "
+            "what works on words or spans needs a fast one (tokenizer.json)"
+        )
 
 
 @dataclass(frozen=True)
@@ -211,6 +234,20 @@ def _encode_texts(texts: Sequence[str], spec: EncoderSpec) -> list[npt.NDArray[n
         batch = spec.tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
         encoded.extend(np.asarray(ids, np.int32) for ids in batch)
     return [encoded[position] for position in positions]
+
+
+def log_truncation(tokens: dict[str, TokenizedSplit], max_length: int) -> None:
+    """One line for each split that lost tokens to `--max-length`."""
+    for name, split in tokens.items():
+        if split.num_truncated:
+            log.info(
+                "%s: %d of %d examples are longer than --max-length %d (%d tokens cut)",
+                name,
+                split.num_truncated,
+                len(split),
+                max_length,
+                split.num_cut_tokens,
+            )
 
 
 def prepare_text(text: str, spec: EncoderSpec, segmenter: WordSegmenter) -> str:

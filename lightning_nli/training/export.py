@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from lightning_nli.data.text import REMOVED_CHARACTERS, SPACE_CHARACTERS
+from lightning_nli.data.text import LOOKALIKE_LETTERS, REMOVED_CHARACTERS, SPACE_CHARACTERS
+from lightning_nli.models.offline import CBOW
 from lightning_nli.training.trained import OpenedRun, open_run
 from lightning_nli.types import UserError
+
+log = logging.getLogger(__name__)
 
 
 def export_run(folder: Path, target: Path, *, checkpoint: str = "best") -> Path:
@@ -25,6 +29,8 @@ def export_run(folder: Path, target: Path, *, checkpoint: str = "best") -> Path:
     if target.exists() and (target.is_file() or any(target.iterdir())):
         raise UserError(f"{target} exists and is not empty; give another folder")
     opened = open_run(folder, checkpoint=checkpoint, precision="fp32")
+    if opened.scorer.model.config.model_type == CBOW:
+        raise UserError(f"{folder} holds a {CBOW} model, which Hugging Face pipelines do not know; use `lnli predict`")
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -56,9 +62,17 @@ def _add_normalizer(tokenizer: Any) -> None:
     """What `normalize_text` does, in its order, put before the tokenizer's own normalization."""
     from tokenizers import Regex, normalizers
 
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        log.warning(
+            "%s is a slow tokenizer: the exported folder does not normalize texts; give it text in NFC, word-segmented "
+            "as the model was trained",
+            type(tokenizer).__name__,
+        )
+        return
     steps = [
         normalizers.Replace(Regex(f"[{REMOVED_CHARACTERS}]"), ""),
         normalizers.Replace(Regex(f"[{SPACE_CHARACTERS}]"), " "),
+        *(normalizers.Replace(seen, meant) for seen, meant in LOOKALIKE_LETTERS.items()),
         normalizers.NFC(),
         normalizers.Strip(),
     ]

@@ -21,7 +21,8 @@ import torch
 from lightning_nli.data.readers import iter_rows, pick_columns
 from lightning_nli.data.schema import EXAMPLE_SCHEMA
 from lightning_nli.data.tables import RAW
-from lightning_nli.training.scoring import Scorer
+from lightning_nli.data.tokenization import log_truncation, tokenize_split
+from lightning_nli.training.scoring import Scorer, answer_table
 from lightning_nli.training.strategy import set_cpu_threads
 from lightning_nli.training.trained import open_run
 from lightning_nli.types import UserError
@@ -148,7 +149,9 @@ def _answer_chunk(start: int, chunk: pl.DataFrame) -> pl.DataFrame:
         )
     frame = _as_examples(texts.filter(usable))
     names = ["predicted", *(f"prob_{name}" for name in scorer.scheme.names)]
-    answers = scorer.predictions(frame).select(names)
+    split = tokenize_split(frame, scorer.spec, scorer.scheme)
+    log_truncation({_Worker.source: split}, scorer.spec.max_length)
+    answers = answer_table(frame, scorer.split_logits(split), scorer.scheme).select(names)
     places = pl.DataFrame({"row": usable.arg_true()})
     placed = pl.concat([places, answers], how="horizontal")
     every = pl.DataFrame({"row": pl.arange(0, chunk.height, eager=True, dtype=pl.UInt32)})

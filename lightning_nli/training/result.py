@@ -48,6 +48,29 @@ class SplitScores:
     predictions: pl.DataFrame
 
 
+@dataclass(frozen=True)
+class Judge:
+    """Swaps and hard rows fixed once for a pool, of which the scored sets are parts.
+
+    Attributes:
+        swaps: `SWAP_SCHEMA` over the pool.
+        hard_ids: Ids of the pool's hard rows.
+    """
+
+    swaps: pl.DataFrame
+    hard_ids: frozenset[str]
+
+    @classmethod
+    def of(cls, frame: pl.DataFrame, scheme: LabelScheme) -> Judge:
+        """The judge of a pool, from the cache if it was asked for before."""
+        return cls(cached_swaps(frame, scheme), frozenset(cached_hard_rows(frame, scheme)))
+
+    def part(self, frame: pl.DataFrame) -> Judge:
+        """What concerns the rows of `frame`."""
+        ids = frame["example_id"]
+        return Judge(self.swaps.filter(pl.col("example_id").is_in(ids.implode())), self.hard_ids & set(ids))
+
+
 def cached_swaps(frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
     """The swaps of a scored set, fixed once for its fingerprint and kept in the cache."""
     path = cache_root() / "swaps" / f"{scheme.name}-{fingerprint(frame)}.parquet"
@@ -71,7 +94,9 @@ def cached_hard_rows(frame: pl.DataFrame, scheme: LabelScheme) -> list[str]:
     return ids
 
 
-def score_split(predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, train: pl.DataFrame) -> SplitScores:
+def score_split(
+    predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, train: pl.DataFrame, judge: Judge | None = None
+) -> SplitScores:
     """All scores of one set.
 
     Args:
@@ -79,9 +104,11 @@ def score_split(predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, 
         frame: Labelled rows.
         scheme: Labels.
         train: The run's training rows, for the hypothesis-only baseline.
+        judge: Swaps and hard rows of the pool that `frame` is part of; None: those of `frame`.
     """
     predictions = predictor.predictions(frame)
-    swaps = cached_swaps(frame, scheme)
+    judge = judge.part(frame) if judge else Judge.of(frame, scheme)
+    swaps = judge.swaps
     swapped = {kind: _swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in ("hard", "random")}
     answers = {
         # Blind to the premise, its answer is the same by definition: rounding in another pack must not say otherwise.
@@ -91,13 +118,17 @@ def score_split(predictor: Predictor, frame: pl.DataFrame, scheme: LabelScheme, 
     scores = score(predictions, scheme).as_dict()
     scores["premise"] = premise_scores(predictions, answers["hard"], answers["random"], scheme, unit=swap_unit(frame))
     baseline = hypothesis_only(train, frame, scheme)
-    scores["hard"] = hard_scores(predictions, cached_hard_rows(frame, scheme), baseline, scheme)
+    scores["hard"] = hard_scores(predictions, sorted(judge.hard_ids), baseline, scheme)
     blind = score(baseline, scheme)
     scores["hypothesis_only"] = {"accuracy": blind.accuracy, "macro_f1": blind.macro_f1}
     entailed = f"prob_{scheme.entailed.value}"
     table = predictions
     for kind, answer in answers.items():
-        columns = answer.select("example_id", pl.col(entailed).alias(f"{kind}_swap_{entailed}"))
+        columns = answer.select(
+            "example_id",
+            pl.col(entailed).alias(f"{kind}_swap_{entailed}"),
+            pl.col("predicted").alias(f"{kind}_swap_predicted"),
+        )
         premises = swaps.filter(pl.col("kind") == kind).select("example_id", pl.col("premise_id").alias(f"{kind}_swap"))
         table = table.join(columns, on="example_id", how="left", maintain_order="left")
         table = table.join(premises, on="example_id", how="left", maintain_order="left")

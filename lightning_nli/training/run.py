@@ -24,16 +24,18 @@ from lightning_nli import baselines
 from lightning_nli.config import ExperimentConfig, cache_root, config_hash, hypothesis_only_twin, run_folder
 from lightning_nli.data.datamodule import NLIDataModule
 from lightning_nli.data.packing import PackPlan, count_micro_steps
-from lightning_nli.data.tokenization import TokenizedSplit, tokenize_split
-from lightning_nli.models.encoder import LoadedEncoder, load_encoder, longest_segment
+from lightning_nli.data.tokenization import log_truncation, tokenize_split
+from lightning_nli.models.encoder import LoadedEncoder
 from lightning_nli.models.module import NLIModule
-from lightning_nli.models.offline import TINY, resolve_model
-from lightning_nli.models.vocabulary import is_worth_it, kept_tokens, trim_vocabulary
+from lightning_nli.models.offline import is_built_here
+from lightning_nli.models.vocabulary import trim_to_texts
 from lightning_nli.training.callbacks import StopOnSignal, TrainingProgress, parse_max_time
 from lightning_nli.training.checkpoint import CheckpointIndex, RunCheckpoints
 from lightning_nli.training.corpora import VAL_NAME, RunData, load_run_data
+from lightning_nli.training.encoder import load_run_encoder
 from lightning_nli.training.result import (
     RESULT_SCHEMA,
+    Judge,
     Predictor,
     SplitScores,
     premise_gain,
@@ -43,15 +45,10 @@ from lightning_nli.training.result import (
 from lightning_nli.training.run_folder import check_run_folder, claim_run_folder, processor_name
 from lightning_nli.training.strategy import (
     Engine,
-    build_strategy,
     is_first_process,
-    resolve_accelerator,
-    resolve_attention,
-    resolve_precision,
     set_cpu_threads,
 )
 from lightning_nli.training.trained import OpenedRun, RunMeta, encoder_spec, open_run, save_encoder
-from lightning_nli.types import UserError
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +66,7 @@ class BuiltRun:
         datamodule: Packed batches.
         progress: Counts throughput.
         loaded: Encoder and tokenizer.
+        meta: What the run must remember of them.
         kept_tokens: Vocabulary rows that are trained, None for all.
     """
 
@@ -77,6 +75,7 @@ class BuiltRun:
     datamodule: NLIDataModule
     progress: TrainingProgress
     loaded: LoadedEncoder
+    meta: RunMeta
     kept_tokens: npt.NDArray[np.int64] | None
 
 
@@ -109,26 +108,44 @@ def train(config: ExperimentConfig, *, quiet: bool = False) -> dict[str, Any]:
         UserError: settings, data, model or run folder are not as they must be.
         Stopped: a signal or the time limit ended the run early; it is saved and can be resumed.
     """
-    started = time.perf_counter()
     folder = run_folder(config)
     parse_max_time(config.engine.max_time)
-    is_first = is_first_process()
-    if is_first:
+    if is_first_process():
         check_run_folder(folder, config)
-    data = load_run_data(config)
+    return train_on(config, load_run_data(config), folder, quiet=quiet)
+
+
+def train_on(
+    config: ExperimentConfig, data: RunData, folder: Path, *, quiet: bool = False, judge: Judge | None = None
+) -> dict[str, Any]:
+    """Run `config` on rows that are chosen already, in a folder of its own.
+
+    Args:
+        config: Settings; its sources and splits are not read.
+        data: Rows.
+        folder: Run folder.
+        quiet: No progress.
+        judge: Swaps and hard rows of the scored sets, where a suite has fixed them.
+
+    Raises:
+        UserError: as `train`.
+        Stopped: as `train`.
+    """
+    started = time.perf_counter()
+    is_first = is_first_process()
     if config.method != "finetune":
         if is_first:
             claim_run_folder(folder, config, data.bad_rows)
         predictor = BaselinePredictor(_BASELINES[config.method], data)
-        result = _score_all(config, folder, data, predictor, selection=None)
+        result = _score_all(config, folder, data, predictor, selection=None, judge=judge)
         return _finish(folder, result, {"wall_s": round(time.perf_counter() - started, 1)})
     set_cpu_threads(config.engine.devices)
     built = build_run(config, data, folder, quiet=quiet)
     if is_first:
         claim_run_folder(folder, config, data.bad_rows)
-        save_encoder(folder, built.loaded, RunMeta(data.scheme.name, data.segments), built.kept_tokens)
+        save_encoder(folder, built.loaded, built.meta, built.kept_tokens)
     built.trainer.fit(built.module, built.datamodule, ckpt_path=_resume_path(folder, config), weights_only=True)
-    cost = _training_cost(built)
+    cost, meta = _training_cost(built), built.meta
     del built
     index = CheckpointIndex.read(folder / "checkpoints")
     chosen = index.chosen()
@@ -141,7 +158,8 @@ def train(config: ExperimentConfig, *, quiet: bool = False) -> dict[str, Any]:
         "step": chosen.step,
         "checkpoint": chosen.name,
     }
-    result = _score_all(config, folder, data, open_run(folder).scorer, selection=selection)
+    result = _score_all(config, folder, data, open_run(folder).scorer, selection=selection, judge=judge)
+    result["encoder"] = meta.as_result()
     return _finish(folder, result, cost | {"wall_s": round(time.perf_counter() - started, 1)})
 
 
@@ -186,22 +204,16 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
         UserError: a setting that the encoder or the machine cannot serve.
     """
     lightning.seed_everything(config.seed, verbose=False)
-    source = resolve_model(
-        config.model, lambda: [text for name in data.segments for text in data.train[name].to_list()]
-    )
-    accelerator = resolve_accelerator(config.engine)
-    attention = resolve_attention(config.engine, accelerator, resolve_precision(config.engine, accelerator))
-    device = torch.device("cuda" if accelerator == "gpu" else "cpu")
-    loaded = load_encoder(source, data.scheme, head=config.head, attention=attention, device=device, seed=config.seed)
-    engine = build_strategy(config.engine, family=loaded.model.config.model_type, clip=config.optim.clip)
-    _check_length(config, loaded)
-    spec = encoder_spec(config, loaded, data.segments)
+    loaded, engine, meta = load_run_encoder(config, data)
+    spec = encoder_spec(config, loaded, meta)
     tokens = {
         name: tokenize_split(frame, spec, data.scheme, cache=cache_root())
         for name, frame in {"train": data.train, **data.scored}.items()
     }
-    _log_truncation(tokens, config)
-    kept, remap = _trim(config, loaded, tokens)
+    log_truncation(tokens, config.text.max_length)
+    kept, remap = None, None
+    if config.engine.trim_vocab == "auto" and not is_built_here(config.model):
+        kept, remap = trim_to_texts(loaded.model, loaded.tokenizer, (split.token_ids for split in tokens.values()))
     if config.engine.activation_checkpointing:
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.engine.compile:
@@ -231,47 +243,7 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
     progress = TrainingProgress(quiet=quiet)
     trainer = _build_trainer(config, engine, folder, progress, has_val=data.has_val)
     _log_plan(config, data, engine, loaded, module)
-    return BuiltRun(trainer, module, datamodule, progress, loaded, kept)
-
-
-def _check_length(config: ExperimentConfig, loaded: LoadedEncoder) -> None:
-    limit = longest_segment(loaded.model.config)
-    if limit is not None and config.text.max_length > limit:
-        raise UserError(f"--max-length {config.text.max_length}: '{config.model}' reads at most {limit} tokens")
-
-
-def _log_truncation(tokens: dict[str, TokenizedSplit], config: ExperimentConfig) -> None:
-    for name, split in tokens.items():
-        if split.num_truncated:
-            log.info(
-                "%s: %d of %d examples are longer than --max-length %d (%d tokens cut)",
-                name,
-                split.num_truncated,
-                len(split),
-                config.text.max_length,
-                split.num_cut_tokens,
-            )
-
-
-def _trim(
-    config: ExperimentConfig, loaded: LoadedEncoder, tokens: dict[str, TokenizedSplit]
-) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64] | None]:
-    if config.engine.trim_vocab == "off" or config.model == TINY:
-        return None, None
-    kept = kept_tokens((split.token_ids for split in tokens.values()), loaded.tokenizer)
-    if not is_worth_it(kept, loaded.model):
-        return None, None
-    before = sum(parameter.numel() for parameter in loaded.model.parameters())
-    remap = trim_vocabulary(loaded.model, kept)
-    after = sum(parameter.numel() for parameter in loaded.model.parameters())
-    log.info(
-        "vocabulary: training %d of %d rows, %.1fM of %.1fM parameters (--trim-vocab off trains all)",
-        len(kept),
-        len(remap),
-        after / 1e6,
-        before / 1e6,
-    )
-    return kept, remap
+    return BuiltRun(trainer, module, datamodule, progress, loaded, meta, kept)
 
 
 def _build_trainer(
@@ -336,13 +308,19 @@ def _training_cost(built: BuiltRun) -> dict[str, Any]:
 
 
 def _score_all(
-    config: ExperimentConfig, folder: Path, data: RunData, predictor: Predictor, *, selection: dict[str, Any] | None
+    config: ExperimentConfig,
+    folder: Path,
+    data: RunData,
+    predictor: Predictor,
+    *,
+    selection: dict[str, Any] | None,
+    judge: Judge | None,
 ) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     twin = run_folder(hypothesis_only_twin(config))
     for name, frame in data.scored.items():
         log.info("scoring %s: %d rows, and its entailed rows under swapped premises", name, frame.height)
-        scored = score_split(predictor, frame, data.scheme, data.published_train)
+        scored = score_split(predictor, frame, data.scheme, data.published_train, judge)
         scored.scores["premise"]["gain"] = premise_gain(scored, twin, name)
         scored.scores["premise"]["trained_on_swaps"] = config.augment != "none"
         scores[name] = scored.scores

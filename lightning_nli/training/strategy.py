@@ -14,6 +14,7 @@ from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ign
 from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy, Strategy
 
 from lightning_nli.config import EngineConfig
+from lightning_nli.models.registry import architecture_of
 from lightning_nli.types import UserError
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ def resolve_precision(engine: EngineConfig, accelerator: str, *, family: str | N
         return "bf16" if has_native_bf16(accelerator) else "fp32"
     if engine.precision == "fp16" and accelerator == "cpu":
         raise UserError("--precision fp16 needs a GPU; on a CPU take bf16 or fp32")
-    if engine.precision == "fp16" and family is not None and family.startswith("deberta"):
-        raise UserError(f"--precision fp16 overflows in {family}; take bf16 or fp32")
+    if family is not None and engine.precision in architecture_of(family).refused_precisions:
+        raise UserError(f"--precision {engine.precision} overflows in {family}; take bf16 or fp32")
     return engine.precision
 
 

@@ -1,0 +1,288 @@
+"""Records -> the board: figures by domain and over domains, intervals by law; a missing cell blanks its averages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lightning_nli.crossdomain.pool import Pool
+from lightning_nli.crossdomain.records import read_board_suite, read_records
+from lightning_nli.crossdomain.tally import LAW, OUT, PREMISE, RIGHT, ROWS, Figure, Tally, confusion_columns, tally
+from lightning_nli.statistics import (
+    Estimate,
+    SeedSpread,
+    expected_calibration_error,
+    holm,
+    jackknife,
+    macro_f1,
+    pooled_seed_spread,
+    rank_intervals,
+    ratio,
+)
+
+MIN_SINGLE_ROWS = 50
+ACCURACY = (RIGHT, ROWS)
+
+
+@dataclass(frozen=True)
+class DomainFigure:
+    """One model in one held-out domain; nulls where a cell is missing.
+
+    Attributes:
+        domain: Slug.
+        rows: Rows that carry it.
+        laws: Laws of them.
+        is_core: Whether it enters means.
+        accuracy: With its interval by law.
+        macro_f1: With its interval by law.
+        single_accuracy: On rows whose only domain it is; null under 50 of them.
+    """
+
+    domain: str
+    rows: int
+    laws: int
+    is_core: bool
+    accuracy: Estimate | None
+    macro_f1: Estimate | None
+    single_accuracy: float | None
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """One model, its figures in the order of the columns; a figure that a missing cell leaves open is null.
+
+    Attributes:
+        model: Name.
+        figures: Column -> estimate; columns are `COLUMNS`.
+        worst: Core domain of the lowest accuracy (shown with its rows and laws, never ranked).
+        calibration_error: Expected calibration error over held-out rows.
+        cost_s: Seconds of all its cells.
+        domains: By slug.
+        missing: Cells without a finished record, and why.
+        rank: Best and worst rank by macro-F1; null where macro-F1 is.
+        settings: Config of its first cell.
+    """
+
+    model: str
+    figures: Mapping[str, Estimate | None]
+    worst: DomainFigure | None
+    calibration_error: float | None
+    cost_s: float
+    domains: Mapping[str, DomainFigure]
+    missing: tuple[str, ...]
+    rank: tuple[int, int] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+COLUMNS = (
+    "discrimination",
+    "random_swap",
+    "premise_gain",
+    "accuracy",
+    "macro_f1",
+    "pooled",
+    "law_effect",
+    "domain_effect",
+)
+"""In the order in which they are shown: whether the premise is read comes first."""
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """All models of one suite.
+
+    Attributes:
+        key: Suite, version, data.
+        suite: The suite's entries.
+        rows: Models, best macro-F1 first, those without one last.
+        core: Core domains among the held-out ones: only they enter means.
+        comparisons: (first, second) -> difference of macro-F1, p value after Holm.
+    """
+
+    key: Mapping[str, Any]
+    suite: Mapping[str, Any]
+    rows: list[BoardRow]
+    core: list[str]
+    comparisons: Mapping[tuple[str, str], tuple[float, float]]
+
+
+def build_leaderboard(folder: Path, pool: Pool, folds: Sequence[str], seeds: Sequence[int]) -> Leaderboard:
+    """Read a board's records and compute everything that is on it.
+
+    Args:
+        folder: Of the board.
+        pool: Its rows.
+        folds: Names of all folds of the suite.
+        seeds: Of the suite.
+
+    Raises:
+        UserError: a record is damaged or of another suite.
+    """
+    records = read_records(folder)
+    held = [fold.removeprefix(f"{OUT}:") for fold in folds if fold.startswith(f"{OUT}:")]
+    core = [domain for domain in held if domain in pool.core_domains]
+    names = dict.fromkeys(record["model"] for record in records if record["status"] == "finished")
+    tallies = [tally(folder, pool, name, [r for r in records if r["model"] == name], folds, seeds) for name in names]
+    maker = _Maker(pool, held, core, [fold for fold in folds if not fold.startswith(f"{OUT}:")], tallies)
+    rows = [maker.row(one) for one in tallies]
+    comparisons = maker.compare()
+    ranks = rank_intervals([row.model for row in rows if row.figures["macro_f1"]], comparisons)
+    rows = [replace(row, rank=ranks.get(row.model)) for row in rows]
+    stored = read_board_suite(folder)
+    return Leaderboard(stored.key, stored.suite, sorted(rows, key=_order), core, comparisons)
+
+
+def _order(row: BoardRow) -> tuple[bool, float, str]:
+    figure = row.figures["macro_f1"]
+    return figure is None, -(figure.value or 0.0) if figure else 0.0, row.model
+
+
+class _Maker:
+    """Figures of every model, so that the variance between seeds can be pooled over models figure by figure."""
+
+    def __init__(
+        self, pool: Pool, held: list[str], core: list[str], references: list[str], tallies: Sequence[Tally]
+    ) -> None:
+        self.pool, self.held, self.core, self.references = pool, held, core, references
+        self.sizes = {size.domain: size for size in pool.domains}
+        self.tallies = list(tallies)
+        self.confusion = confusion_columns(pool.scheme)
+        twins = {_twin_key(one.settings): one for one in tallies if one.settings.get("segments") == "hypothesis"}
+        self.twins = {one.model: twins.get(_twin_key(one.settings)) for one in tallies}
+        self.made = {one.model: self._figures(one) for one in tallies}
+        names = dict.fromkeys(name for figures in self.made.values() for name in figures)
+        self.spreads = {name: self._spread(name) for name in names}
+
+    def _figures(self, one: Tally) -> dict[str, Figure]:
+        made: dict[str, Figure] = {}
+        for domain in self.held:
+            if one.has([f"{OUT}:{domain}"]):
+                made[f"accuracy:{domain}"] = one.figure(ratio, ACCURACY, [domain])
+                made[f"macro_f1:{domain}"] = one.figure(macro_f1, self.confusion, [domain])
+        if self.core and one.has([f"{OUT}:{domain}" for domain in self.core]):
+            made["accuracy"] = one.figure(ratio, ACCURACY, self.core)
+            made["macro_f1"] = one.figure(macro_f1, self.confusion, self.core)
+            made["discrimination"] = one.figure(ratio, ("hard", "hard_rows"), self.core)
+            made["random_swap"] = one.figure(ratio, ("random", "random_rows"), self.core)
+            made |= self._effects(one, made["accuracy"])
+        if one.has([f"{OUT}:{domain}" for domain in self.held]):
+            made["pooled"] = one.pooled(ratio)
+        return made
+
+    def _effects(self, one: Tally, held_out: Figure) -> dict[str, Figure]:
+        made: dict[str, Figure] = {}
+        twin = self.twins.get(one.model)
+        is_paired = twin is not None and twin is not one and twin.has([f"{OUT}:{domain}" for domain in self.core])
+        if twin is not None and is_paired:
+            made["premise_gain"] = _minus(held_out, twin.figure(ratio, ACCURACY, self.core))
+        if self.references and one.has(self.references):
+            seen = one.figure(ratio, ACCURACY, self.core, regime=PREMISE)
+            new = one.figure(ratio, ACCURACY, self.core, regime=LAW)
+            made["law_effect"] = _minus(seen, new)
+            made["domain_effect"] = _minus(new, held_out)
+        return made
+
+    def _spread(self, name: str) -> SeedSpread | None:
+        by_seed = [figures[name].by_seed for figures in self.made.values() if name in figures]
+        several = [seeds for seeds in by_seed if len(seeds) > 1]
+        return pooled_seed_spread(several) if several else None
+
+    def estimate(self, model: str, name: str) -> Estimate | None:
+        figure = self.made[model].get(name)
+        if figure is None:
+            return None
+        spread = self.spreads[name] if len(figure.by_seed) > 1 else None
+        freedom: Literal["laws", "effective"] = "laws" if figure.is_mean else "effective"
+        made = jackknife(figure.sums, figure.statistic, sizes=figure.sizes, freedom=freedom, seeds=spread)
+        return made if self._is_drawn(model) or made.low is None else replace(made, note="")
+
+    def row(self, one: Tally) -> BoardRow:
+        domains = {domain: self._domain(one, domain) for domain in self.held}
+        found = [figure for figure in domains.values() if figure.is_core]
+        complete = all(figure.accuracy is not None and figure.accuracy.value is not None for figure in found)
+        worst = min(found, key=_accuracy_of) if found and complete else None
+        confidence, right = one.confidence["confidence"].to_numpy(), one.confidence[RIGHT].to_numpy()
+        return BoardRow(
+            model=one.model,
+            figures={name: self.estimate(one.model, name) for name in COLUMNS},
+            worst=worst,
+            calibration_error=expected_calibration_error(confidence, right),
+            cost_s=one.cost_s,
+            domains=domains,
+            missing=one.missing,
+            settings=one.settings,
+        )
+
+    def _domain(self, one: Tally, domain: str) -> DomainFigure:
+        size = self.sizes[domain]
+        return DomainFigure(
+            domain=domain,
+            rows=size.rows,
+            laws=size.laws,
+            is_core=domain in self.core,
+            accuracy=self.estimate(one.model, f"accuracy:{domain}"),
+            macro_f1=self.estimate(one.model, f"macro_f1:{domain}"),
+            single_accuracy=one.single_accuracy(domain) if size.single_rows >= MIN_SINGLE_ROWS else None,
+        )
+
+    def compare(self) -> dict[tuple[str, str], tuple[float, float]]:
+        """Every pair of models on the headline figure, paired by row; none where training variance is unknown."""
+        pairs: dict[tuple[str, str], tuple[float, float]] = {}
+        known = [one.model for one in self.tallies if "macro_f1" in self.made[one.model]]
+        for first, second in combinations(known, 2):
+            seeds = self._pair_spread(first, second)
+            if seeds is None and (self._is_drawn(first) or self._is_drawn(second)):
+                continue
+            figure = _minus(self.made[first]["macro_f1"], self.made[second]["macro_f1"])
+            made = jackknife(figure.sums, figure.statistic, sizes=figure.sizes, freedom="laws", seeds=seeds)
+            if made.value is not None and made.p_value is not None:
+                pairs[first, second] = (made.value, made.p_value)
+        adjusted = holm([p_value for _, p_value in pairs.values()])
+        return {pair: (value, p) for (pair, (value, _)), p in zip(pairs.items(), adjusted, strict=True)}
+
+    def _is_drawn(self, model: str) -> bool:
+        """Whether another seed would train another model."""
+        return next(one for one in self.tallies if one.model == model).settings.get("method") == "finetune"
+
+    def _pair_spread(self, first: str, second: str) -> SeedSpread | None:
+        """Two models' seeds vary apart: the variances of their means add up; None where one of them is not known."""
+        spread = self.spreads["macro_f1"]
+        counts = [len(self.made[model]["macro_f1"].by_seed) for model in (first, second) if self._is_drawn(model)]
+        if spread is None or not counts or min(counts) < 2:
+            return None
+        return SeedSpread(spread.variance * sum(1 / count for count in counts), spread.degrees_of_freedom, 1)
+
+
+def _accuracy_of(figure: DomainFigure) -> tuple[float, str]:
+    assert figure.accuracy is not None and figure.accuracy.value is not None
+    return figure.accuracy.value, figure.domain
+
+
+def _minus(first: Figure, second: Figure) -> Figure:
+    """First minus second, paired by law; the two may have different numbers of seeds."""
+    if len(first.sums) != len(second.sums):
+        raise ValueError("figures over different laws cannot be paired")
+    width = first.sums.shape[1]
+
+    def difference(sums: Any) -> Any:
+        return first.statistic(sums[..., :width]) - second.statistic(sums[..., width:])
+
+    same_seeds = len(first.by_seed) == len(second.by_seed)
+    by_seed = tuple(a - b for a, b in zip(first.by_seed, second.by_seed, strict=True)) if same_seeds else ()
+    sums = np.concatenate([first.sums, second.sums], axis=1)
+    return Figure(sums, difference, first.sizes, by_seed, first.is_mean)
+
+
+def _twin_key(settings: Mapping[str, Any]) -> str:
+    """What a model shares with its twin on hypotheses alone: all settings but segments and swapped premises."""
+    rest = {
+        name: value
+        for name, value in settings.items()
+        if name not in ("segments", "augment", "seed", "run_dir", "resume")
+    }
+    return repr(sorted(rest.items()))

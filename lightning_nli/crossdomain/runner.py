@@ -1,0 +1,231 @@
+"""Runs the cells of a board: which are missing, one after another, each in a folder of its own until it is whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from lightning_nli.crossdomain.folds import Fold
+from lightning_nli.crossdomain.pool import Pool
+from lightning_nli.crossdomain.records import (
+    RECORD_SCHEMA,
+    add_cell,
+    is_done,
+    lease,
+    missing_cells,
+    open_board,
+    publish,
+    read_board_suite,
+)
+from lightning_nli.crossdomain.suite import Cell, Suite, build_folds, check_suite, load_pool, plan_cells
+from lightning_nli.data.identity import fingerprint
+from lightning_nli.metrics import score
+from lightning_nli.swaps import augment_with_swaps, parse_augment
+from lightning_nli.training.corpora import VAL_NAME, RunData
+from lightning_nli.types import UserError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Board:
+    """A suite with its data, cut into folds, and the folder its records go to.
+
+    Attributes:
+        folder: Of the board.
+        suite: What is run.
+        pool: Its rows.
+        folds: By name, in the suite's order.
+    """
+
+    folder: Path
+    suite: Suite
+    pool: Pool
+    folds: dict[str, Fold]
+
+    def cells(self, models: Sequence[str]) -> list[Cell]:
+        return plan_cells(self.suite, self.pool, list(self.folds.values()), models)
+
+
+def make_board(folder: Path, suite: Suite) -> Board:
+    """Read the suite's data and open (or make) its folder.
+
+    Raises:
+        UserError: data, folds or folder do not fit the suite.
+    """
+    pool = load_pool(suite)
+    folds = build_folds(suite, pool)
+    open_board(folder, suite.key(pool), asdict(suite))
+    return Board(folder, suite, pool, {fold.name: fold for fold in folds})
+
+
+def reopen_board(folder: Path) -> Board:
+    """The board of a folder, its data read again from the suite's sources.
+
+    Raises:
+        UserError: the folder holds no board, or the data changed.
+    """
+    stored = read_board_suite(folder)
+    suite = check_suite(stored.suite, str(folder / "suite.json"))
+    board = make_board(folder, suite)
+    return board
+
+
+def run_cells(
+    board: Board,
+    cells: Sequence[Cell],
+    *,
+    retry_failed: bool = False,
+    on_cell: Callable[[Cell, str], None] | None = None,
+    poll_s: float = 5.0,
+) -> int:
+    """Run the cells that have no record; returns how many of them failed.
+
+    Several runners may work on one board: a cell is run by one of them, and a runner ends when every cell has its
+    record, whoever ran it.
+
+    Args:
+        board: The board.
+        cells: What to run, in order.
+        retry_failed: Run failed cells again.
+        on_cell: Told of a cell and `started`, `finished` or `failed`.
+        poll_s: Seconds between looks at cells that another runner holds.
+    """
+    for cell in cells:
+        add_cell(board.folder, cell)
+    tell = on_cell or (lambda cell, status: None)
+    by_id = {cell.cell_id: cell for cell in cells}
+    tried: set[str] = set()
+    failed = 0
+    while True:
+        missing = [i for i in missing_cells(board.folder, list(by_id), retry_failed=retry_failed) if i not in tried]
+        if not missing:
+            return failed
+        ran = False
+        for cell_id in missing:
+            with lease(board.folder, cell_id) as is_ours:
+                if not is_ours or is_done(board.folder, cell_id, retry_failed=retry_failed):
+                    continue
+                ran = True
+                tried.add(cell_id)
+                tell(by_id[cell_id], "started")
+                status = run_cell(board, by_id[cell_id])
+                failed += status == "failed"
+                tell(by_id[cell_id], status)
+        if not ran:
+            time.sleep(poll_s)
+
+
+def run_cell(board: Board, cell: Cell) -> str:
+    """Run one cell and publish its record, `finished` or `failed`; what a killed runner left of it is thrown away."""
+    home = board.folder / "cells" / cell.cell_id
+    scratch = home / f"run-{socket.gethostname()}-{os.getpid()}"
+    for stale in [*home.glob("run-*"), *home.glob(".predictions")]:
+        shutil.rmtree(stale)
+    started = time.perf_counter()
+    head = {
+        "schema": RECORD_SCHEMA,
+        "cell_id": cell.cell_id,
+        "suite": board.suite.key(board.pool),
+        "model": cell.model,
+        "fold": cell.fold,
+        "seed": cell.seed,
+        "objective": cell.config.objective,
+        "selection_method": board.suite.selection,
+        "held_out": list(board.folds[cell.fold].held_out),
+    }
+    try:
+        result = _train(board, cell, scratch)
+    except Exception as error:  # a failed cell is a record too; the others go on
+        log.exception("cell %s (%s, %s, seed %d) failed", cell.cell_id, cell.model, cell.fold, cell.seed)
+        reason = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception_only(error)).strip()
+        publish(board.folder, cell.cell_id, head | {"status": "failed", "error": reason}, None)
+        return "failed"
+    finally:
+        kept = scratch / "predictions"
+        if kept.exists():
+            kept.rename(home / ".predictions")
+        shutil.rmtree(scratch, ignore_errors=True)
+    record = head | {"status": "finished", "wall_s": round(time.perf_counter() - started, 2), "result": result}
+    record["domains"] = _domain_scores(board, cell, home / ".predictions")
+    publish(board.folder, cell.cell_id, record, home / ".predictions")
+    return "finished"
+
+
+def _train(board: Board, cell: Cell, scratch: Path) -> dict[str, Any]:
+    from lightning_nli.training.result import Judge
+    from lightning_nli.training.run import train_on
+
+    config = replace(cell.config, run_dir=str(scratch), resume="never")
+    judge = Judge.of(board.pool.frame, board.pool.scheme)
+    result = train_on(config, fold_data(board, cell), scratch, quiet=True, judge=judge)
+    return {name: value for name, value in result.items() if name != "config"} | {"config": asdict(cell.config)}
+
+
+def fold_data(board: Board, cell: Cell) -> RunData:
+    """The rows of one cell: nothing of the tested rows is in what trains or chooses."""
+    fold = board.folds[cell.fold]
+    config, scheme = cell.config, board.pool.scheme
+    published = rows_of(board.pool, fold.train)
+    scored = {VAL_NAME: rows_of(board.pool, fold.id_val)} if board.suite.selection == "id_val" else {}
+    tests = {name: rows_of(board.pool, ids) for name, ids in fold.tests.items()}
+    train = published
+    swaps = parse_augment(config.augment)
+    if swaps is not None:
+        held = [*scored.values(), *tests.values()]
+        train = pl.concat([train, augment_with_swaps(train, held, scheme, hard=swaps[0], random=swaps[1])])
+    segments = ("premise", "hypothesis") if config.segments == "auto" else tuple(config.segments.split(","))
+    return RunData(
+        train=train,
+        scored=scored | tests,
+        published_train=published,
+        scheme=scheme,
+        segments=segments,
+        bad_rows=(),
+        sources=board.suite.data,
+        fingerprint=fingerprint(pl.concat([train, *scored.values(), *tests.values()])),
+        duplicates={},
+    )
+
+
+def rows_of(pool: Pool, ids: Sequence[str]) -> pl.DataFrame:
+    """Rows of the pool by id, in the order of the ids."""
+    order = pl.DataFrame({"example_id": list(ids)}, schema={"example_id": pl.String})
+    return order.join(pool.frame, on="example_id", how="left", maintain_order="left").select(pool.frame.columns)
+
+
+def _domain_scores(board: Board, cell: Cell, predictions: Path) -> dict[str, Any]:
+    """Scores of each domain among the tested rows: all its rows, and those whose only domain it is."""
+    fold = board.folds[cell.fold]
+    found: dict[str, Any] = {}
+    domains = board.pool.frame.select("example_id", "domains")
+    for name in fold.tests:
+        table = pl.read_parquet(predictions / f"{name}.parquet").join(domains, on="example_id", how="left")
+        for domain, rows in _by_domain(table):
+            if fold.held_out and domain not in fold.held_out:
+                continue
+            single = rows.filter(pl.col("domains").list.len() == 1)
+            found[domain] = _short_scores(rows, board) | {"single": _short_scores(single, board)}
+    return found
+
+
+def _by_domain(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    for domain in table["domains"].explode().drop_nulls().cast(pl.String).unique().sort():
+        yield domain, table.filter(pl.col("domains").list.contains(domain))
+
+
+def _short_scores(rows: pl.DataFrame, board: Board) -> dict[str, Any]:
+    if rows.is_empty():
+        return {"num_examples": 0, "accuracy": None, "macro_f1": None}
+    scores = score(rows, board.pool.scheme)
+    return {"num_examples": scores.num_examples, "accuracy": scores.accuracy, "macro_f1": scores.macro_f1}
