@@ -84,7 +84,7 @@ def num_rows_of(run: Path) -> int:
     return NUM_ROWS["trimmed" if (run / "encoder" / "kept_tokens.npy").exists() else "whole"] + 2
 
 
-def test_the_table_grows_before_the_first_step_and_says_so(tmp_path, caplog):
+def test_t09_the_table_grows_before_the_first_step_and_says_so(tmp_path, caplog):
     logging.getLogger("lightning_nli").propagate = True
     folder = save_model(tmp_path, 100)
     with caplog.at_level(logging.INFO, logger="lightning_nli"):
@@ -99,7 +99,7 @@ def test_the_table_grows_before_the_first_step_and_says_so(tmp_path, caplog):
     assert grow_vocabulary(loaded.model, 50) == 0  # a table wider than its tokenizer is left alone
 
 
-def test_the_added_rows_are_trained_and_predict_the_same_after_reload(run, rows, tmp_path):
+def test_t09_the_added_rows_are_trained_and_predict_the_same_after_reload(run, rows, tmp_path):
     assert AutoConfig.from_pretrained(run / "encoder").vocab_size == num_rows_of(run)
     assert main(["predict", str(run), str(rows), str(tmp_path / "out.jsonl"), "--quiet"]) == 0
     table = pl.read_ndjson(tmp_path / "out.jsonl")
@@ -139,7 +139,7 @@ def test_a_stopped_run_goes_on_to_the_same_answers(run, rows, tmp_path):
     assert answers(tmp_path / "run") == answers(run)
 
 
-def test_a_tokenizer_that_is_not_the_runs_is_refused_with_both_numbers(run, rows, tmp_path, capsys):
+def test_t09_a_tokenizer_that_is_not_the_runs_is_refused_with_both_numbers(run, rows, tmp_path, capsys):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     tokenizer = AutoTokenizer.from_pretrained(copy / "encoder")

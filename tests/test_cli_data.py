@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tiny_models import stand_in
 
 from lightning_nli.cli.data import main
 from lightning_nli.data.readers import read_source
@@ -159,3 +160,22 @@ def test_published_splits_exit_2_for_bad_rows_and_list_them(shared: Path, capsys
     assert len(report["domains"]) == 28 and report["laws"] == 166
     (leak,) = result["leaks"]
     assert (leak["pairs"], leak["shared_premises"]) == (0, 5)
+
+
+def test_t02_segmented_and_plain_rows_are_told_apart_for_a_model_of_words(tmp_path: Path, capsys):
+    pytest.importorskip("pyvi")
+    rows = [
+        {"premise": "Người lao động có quyền nghỉ.", "hypothesis": "Được nghỉ.", "label": "entailment"},
+        {"premise": "Người lao_động có quyền nghỉ .", "hypothesis": "Được nghỉ .", "label": "entailment"},
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    folder = stand_in("phobert", tmp_path / "phobert")
+    assert main(["check", str(path), "--model", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "1 of 2 rows have no '_' joins" in shown and "word segmenter pyvi" in shown
+    assert main(["check", str(path), "--model", str(folder), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)["model"]
+    assert report["joined_rows"] == 1 and report["sources"][str(path)]["tokens"]["max"] > 8
+    with pytest.raises(UserError, match="cannot be loaded"):
+        main(["check", str(path), "--model", str(tmp_path / "none")])

@@ -375,3 +375,13 @@ def test_sample_is_a_source():
     dev = read_source("sample:120#dev").frame
     assert 0 < dev.height < 120 and dev["split"].unique().to_list() == ["dev"]
     assert set(READERS) >= {"plain", "vilegalnli", "sample"}
+
+
+def test_d11_a_field_of_law_written_differently_is_one_field(tmp_path: Path):
+    spellings = ["Văn hóa - Xã hội", "văn hóa  -  xã hội", "Văn hoá - Xã hội", "culture_society"]
+    spellings.append(unicodedata.normalize("NFD", spellings[0]))
+    rows = [{"domain": spelling} for spelling in spellings]
+    frame = read_source(jsonl(tmp_path / "d.jsonl", *rows)).frame
+    assert frame["domains"].to_list() == [["culture_society"]] * 5
+    with pytest.raises(UserError, match=r"unknown field of law 'Văn hóa'.*nearest is 'culture_society'"):
+        read_source(jsonl(tmp_path / "e.jsonl", {"domain": "Văn hóa"}))

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lightning_nli.cli.data_model import describe_for_model, model_lines
 from lightning_nli.cli.data_split import OUT_SUFFIXES, add_split_arguments, split_source, write_examples
 from lightning_nli.data.readers import READERS, fingerprint, read_source
 from lightning_nli.data.schema import Corpus
@@ -29,6 +30,7 @@ examples:
   lnli data check sample:200
   lnli data check vilegalnli:data/vilegalnli --on-bad-row drop
   lnli data check train.jsonl test.jsonl --strict
+  lnli data check pairs.jsonl --model xlmr-large
   lnli data convert vilegalnli:data/vilegalnli#dev dev.jsonl
   lnli data convert pairs.tsv pairs.parquet --force
   lnli data split pairs.jsonl data/mine
@@ -67,6 +69,7 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     check.add_argument("--strict", action="store_true", help="duplicates and leaks are errors too")
+    check.add_argument("--model", metavar="NAME", help="also tokens a pair and word segmentation for this encoder")
     _add_on_bad_row(check)
     convert = commands.add_parser(
         "convert",
@@ -111,10 +114,14 @@ def _check(args: argparse.Namespace) -> int:
     num_bad = sum(len(corpus.bad_rows) for corpus in corpora)
     num_duplicates = sum(part["rows"] for report in reports for part in report["duplicates"])
     failed = (num_bad and args.on_bad_row == "error") or (args.strict and (num_duplicates or leaks))
+    model = describe_for_model(args.model, corpora) if args.model else None
     if args.json:
-        _console().print_json(json.dumps({"ok": not failed, "sources": reports, "leaks": leaks}, ensure_ascii=False))
+        report = {"ok": not failed, "sources": reports, "leaks": leaks} | ({"model": model} if model else {})
+        _console().print_json(json.dumps(report, ensure_ascii=False))
     else:
         _print_reports(reports, leaks)
+        for line in model_lines(model) if model else ():
+            _console().print(escape(line))
     return 2 if failed else 0
 
 

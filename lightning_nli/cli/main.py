@@ -18,6 +18,7 @@ _COMMANDS = {
     "predict": "label pairs from a file or standard input",
     "export": "write a folder that Hugging Face pipelines load",
     "score": "score any file of predictions",
+    "analyze": "report on a corpus, or on what runs answered",
     "data": "check, convert or split a corpus",
     "cross-domain": "train and test across fields of law",
     "leaderboard": "show what models reach on held-out fields of law",

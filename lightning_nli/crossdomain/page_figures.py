@@ -20,7 +20,7 @@ _SCROLL = '<div class="scroll" tabindex="0" role="region" aria-label="{label}">{
 
 @dataclass(frozen=True)
 class _Shading:
-    """Class `s0` (lowest) to `s9` (highest) of a cell; the figure stands in the cell too."""
+    """Class `s0` (`low` or less) to `s9` (`high` or more) of a cell; the figure stands in the cell too."""
 
     low: float
     high: float
@@ -30,8 +30,10 @@ class _Shading:
         return cls(min(values, default=0.0), max(values, default=1.0))
 
     def shade(self, value: float) -> str:
-        span = self.high - self.low
-        return f"s{min(_SHADES - 1, int(_SHADES * (value - self.low) / span)) if span > 0 else _SHADES // 2}"
+        if self.high <= self.low:
+            return f"s{_SHADES // 2}"
+        step = int(_SHADES * (value - self.low) / (self.high - self.low))
+        return f"s{min(max(step, 0), _SHADES - 1)}"
 
     def legend(self) -> str:
         shades = "".join(f'<span class="s{shade}"></span>' for shade in range(_SHADES))
@@ -83,15 +85,17 @@ def heatmaps(board: Leaderboard) -> str:
     )
     head = '<tr><th scope="col">Model</th>' + "".join(_domain_heading(one) for one in domains) + "</tr>"
     return (
-        "<p>A row of several domains counts in each of them. Domains that are not core are shown and enter no mean.</p>"
+        "<p>A row of several domains counts in each of them. Domains that are not core are shown and enter no "
+        "mean; shades run from the lowest to the highest figure of a core domain.</p>"
         f'<fieldset class="switch"><legend>Figure in the cells</legend>{switch}</fieldset>\n'
         + "".join(_heatmap(board, view, domains, head) for view in _VIEWS)
     )
 
 
 def _heatmap(board: Leaderboard, view: _View, domains: Sequence[DomainFigure], head: str) -> str:
-    values = [_value(view.value(one)) for row in board.rows for one in row.domains.values()]
-    shading = _Shading.of([value for value in values if value is not None])
+    found = [(one.is_core, _value(view.value(one))) for row in board.rows for one in row.domains.values()]
+    core = [value for is_core, value in found if is_core and value is not None]
+    shading = _Shading.of(core or [value for _, value in found if value is not None])
     lines = []
     for place, row in enumerate(board.rows):
         cells = "".join(_domain_cell(row, view, shading, one.domain) for one in domains)
@@ -182,7 +186,8 @@ def effects_plot(board: Leaderboard) -> str:
         return "<p>No model has both effects: they need the suite's reference folds.</p>"
     scale = _scale([row for _, row in points])
     labels = _label_places([_spot(scale, row) for _, row in points])
-    marks = "".join(_mark(scale, place, row, label) for (place, row), label in zip(points, labels, strict=True))
+    marks = "".join(_whiskers(scale, place, row) for place, row in points)
+    marks += "".join(_mark(scale, place, row, label) for (place, row), label in zip(points, labels, strict=True))
     items = "".join(_legend_item(place, row) for place, row in points)
     kinds = [name for name in text.KINDS if any(text.kind(row) == name for _, row in points)]
     shapes = "".join(
@@ -192,7 +197,8 @@ def effects_plot(board: Leaderboard) -> str:
     return (
         "<p>Right of 0: a new law costs accuracy. Above 0: a new domain costs accuracy beyond that. On the dashed line "
         "both cost as much. Models are numbered in the order of the board.</p>"
-        f'<div class="plot"><figure><svg viewBox="0 40 {_SIDE} {_SIDE - 40}" role="img" aria-labelledby="plot-t plot-d">'
+        f'<div class="plot"><figure><svg viewBox="0 40 {_SIDE} {_SIDE - 40}" role="img" '
+        'aria-labelledby="plot-t plot-d">'
         '<title id="plot-t">Law effect against domain effect, in points</title>'
         '<desc id="plot-d">One mark a model with 95% intervals; the list beside gives the same figures.</desc>'
         f"{''.join(_frame(scale))}{marks}</svg><figcaption>{shapes}</figcaption></figure><ul>{items}</ul></div>\n"
@@ -242,17 +248,20 @@ def _frame(scale: _Scale) -> Iterator[str]:
     )
 
 
-def _mark(scale: _Scale, place: int, row: BoardRow, label: tuple[float, float]) -> str:
+def _whiskers(scale: _Scale, place: int, row: BoardRow) -> str:
     effects = _effects(row)
     assert effects is not None
-    column = BOARD_COLUMNS["law_effect"]
     x, y = _spot(scale, row)
-    law, domain = (text.bounds(one, column) for one in effects)
+    law, domain = (text.bounds(one, BOARD_COLUMNS["law_effect"]) for one in effects)
     path = f"M{scale.x(law[0]):.1f} {y:.1f}H{scale.x(law[1]):.1f}" if law else ""
     path += f"M{x:.1f} {scale.y(domain[0]):.1f}V{scale.y(domain[1]):.1f}" if domain else ""
+    return f'<path data-m="{place}" class="whisk" clip-path="url(#in)" d="{path}"/>'
+
+
+def _mark(scale: _Scale, place: int, row: BoardRow, label: tuple[float, float]) -> str:
+    x, y = _spot(scale, row)
     return (
         f'<g data-m="{place}" class="mark"><title>{escape(row.model)}</title>'
-        f'<path class="whisk" clip-path="url(#in)" d="{path}"/>'
         f'<g transform="translate({x:.1f} {y:.1f})">{_SHAPES[text.kind(row)]}</g>'
         f'<text x="{label[0]:.1f}" y="{label[1] + 4:.1f}" text-anchor="middle">{place + 1}</text></g>'
     )

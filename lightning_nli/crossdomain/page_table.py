@@ -59,8 +59,8 @@ def board_section(board: Leaderboard, published: pl.DataFrame | None) -> str:
     rows = "".join(_row(board, place, row, axes, notes) for place, row in enumerate(board.rows))
     kinds = "".join(f"<option>{name}</option>" for name in text.KINDS if name in map(text.kind, board.rows))
     caption = (
-        "Models by macro-F1, best first. Below each figure its 95% interval, drawn on the axis named in the heading. "
-        "Headings with a button sort."
+        "Models, at first by macro-F1, best first; headings with a button sort. Below each figure its 95% interval, "
+        "drawn on the axis that the heading names."
     )
     return (
         _CONTROLS.format(kinds=kinds, published=_PUBLISHED_BOX if references else "")
