@@ -18,6 +18,7 @@ from lightning_nli.types import LabelScheme, UserError
 
 __all__ = [
     "augment_with_swaps",
+    "cross_fitted",
     "hard_rows",
     "hard_scores",
     "hypothesis_only",
@@ -93,11 +94,41 @@ def overlap_features(frame: pl.DataFrame) -> npt.NDArray[np.float64]:
     return np.array(rows, dtype=np.float64).reshape(frame.height, len(OVERLAP_FEATURES))
 
 
-def hard_rows(frame: pl.DataFrame, scheme: LabelScheme, folds: int = 10) -> list[str]:
-    """Ids, sorted, of the rows that `hyponly-v1` gets wrong when trained on the laws of the other folds.
+def cross_fitted(train: pl.DataFrame, scheme: LabelScheme, folds: int = 10) -> Probabilities | None:
+    """Answers of `hyponly-v1` to its own training rows, each trained on the laws of the other folds.
 
     Whole laws (premises, for rows without a law) go to the folds in hash order, each to the fold with fewest rows.
-    With fewer laws than folds there are fewer folds; with one law nothing can be cross-fitted and no row is hard.
+    With fewer laws than folds there are fewer folds.
+
+    Args:
+        train: Labelled examples; their order does not matter.
+        scheme: Labels.
+        folds: Number of folds, at least 2.
+
+    Returns:
+        (N, C) probabilities in the rows' and the scheme's order; None with one law: nothing can be cross-fitted.
+
+    Raises:
+        ValueError: fewer than 2 folds are asked for.
+    """
+    if folds < 2:
+        raise ValueError(f"cross-fitting needs at least 2 folds, not {folds}")
+    rows = train.with_row_index("place").sort("example_id")
+    fold_of_row = _folds_by_law(rows, folds)
+    if fold_of_row is None:
+        return None
+    places = rows["place"].to_numpy()
+    probabilities = np.zeros((train.height, len(scheme.labels)))
+    for fold in range(int(fold_of_row.max()) + 1):
+        is_held = fold_of_row == fold
+        answers = hypothesis_only(rows.filter(pl.Series(~is_held)), rows.filter(pl.Series(is_held)), scheme)
+        columns = answers.select(f"prob_{name}" for name in scheme.names)
+        probabilities[places[is_held]] = columns.to_numpy()
+    return probabilities
+
+
+def hard_rows(frame: pl.DataFrame, scheme: LabelScheme, folds: int = 10) -> list[str]:
+    """Ids, sorted, of the rows that `hyponly-v1`, `cross_fitted`, gets wrong; none with one law.
 
     Args:
         frame: Labelled examples; their order does not matter.
@@ -107,18 +138,11 @@ def hard_rows(frame: pl.DataFrame, scheme: LabelScheme, folds: int = 10) -> list
     Raises:
         ValueError: fewer than 2 folds are asked for.
     """
-    if folds < 2:
-        raise ValueError(f"cross-fitting needs at least 2 folds, not {folds}")
-    rows = frame.sort("example_id")
-    fold_of_row = _folds_by_law(rows, folds)
-    if fold_of_row is None:
+    probabilities = cross_fitted(frame, scheme, folds)
+    if probabilities is None:
         return []
-    wrong: list[str] = []
-    for fold in range(int(fold_of_row.max()) + 1):
-        is_held = pl.Series(fold_of_row == fold)
-        answers = hypothesis_only(rows.filter(~is_held), rows.filter(is_held), scheme)
-        wrong += answers.filter(pl.col("predicted") != pl.col("label").cast(pl.String))["example_id"].to_list()
-    return sorted(wrong)
+    wrong = probabilities.argmax(axis=1) != label_indices(frame, "label", scheme)
+    return sorted(frame.filter(pl.Series(wrong))["example_id"].to_list())
 
 
 def hard_scores(

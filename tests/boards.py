@@ -21,8 +21,8 @@ def estimate(value: float, reach: float | None = 0.013, *, laws: int = 20, note:
 
 
 def domain_figure(domain: str, draw: random.Random) -> DomainFigure:
-    is_core = domain not in NOT_CORE
-    rows, laws = (draw.randint(100, 1365), draw.randint(6, 40)) if is_core else (draw.randint(6, 90), 2)
+    is_core, size = domain not in NOT_CORE, random.Random(domain)  # rows and laws are the same for all models
+    rows, laws = (size.randint(100, 1365), size.randint(6, 40)) if is_core else (size.randint(6, 90), 2)
     value, reach = draw.uniform(0.78, 0.96), draw.uniform(0.01, 0.06) if is_core else None
     return DomainFigure(
         domain,

@@ -24,7 +24,7 @@ def test_help_names_every_command_and_gives_examples(capsys):
             assert word in text
 
 
-COMMANDS = [*"fit test predict export stage score doctor data cross-domain leaderboard".split(), "data check", "data convert", "data split"]
+COMMANDS = [*"fit test predict export stage score doctor data cross-domain leaderboard submit".split(), "data check", "data convert", "data split"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

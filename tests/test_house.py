@@ -28,6 +28,7 @@ FORBIDDEN = {
     "published": ("data", "models", "training", "crossdomain", "cli", "baselines", "swaps"),
     "models": ("training", "crossdomain", "cli"),
     "training": ("crossdomain", "cli"),
+    "launch": ("data", "models", "training", "crossdomain", "analysis", "cli"),
     "crossdomain": ("analysis", "cli"),
     "analysis": ("cli",),
 }

@@ -22,6 +22,7 @@ _COMMANDS = {
     "data": "check, convert or split a corpus",
     "cross-domain": "train and test across fields of law",
     "leaderboard": "show what models reach on held-out fields of law",
+    "submit": "run a command as a SLURM job",
     "stage": "fetch and convert an offline encoder into the cache",
     "doctor": "what this machine has for a run, and how to get what is missing",
 }

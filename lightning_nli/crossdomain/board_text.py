@@ -103,11 +103,9 @@ def why_blank(board: Leaderboard, row: BoardRow, name: str) -> str:
     lacking = _grouped(line for line in row.missing if _enters(board, line, name))
     if lacking:
         return "; ".join(group.text(_FOLDS_NAMED) for group in lacking)
-    if name == "premise_gain":
-        return _why_no_gain(row)
-    if name in _REFERENCED:
-        return "the suite has no reference folds"
-    return "no domain is held out" if name == "pooled" else "no core domain is held out"
+    if name == "pooled" or not board.core:
+        return "no domain is held out" if name == "pooled" else "no core domain is held out"
+    return _why_no_gain(row) if name == "premise_gain" else "the suite has no reference folds"
 
 
 def _enters(board: Leaderboard, line: str, name: str) -> bool:

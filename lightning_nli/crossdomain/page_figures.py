@@ -183,7 +183,7 @@ def effects_plot(board: Leaderboard) -> str:
     """Each model at (law effect, domain effect) with both intervals, numbered as in the list below the plot."""
     points = [(place, row) for place, row in enumerate(board.rows) if _effects(row) is not None]
     if not points:
-        return "<p>No model has both effects: they need the suite's reference folds.</p>"
+        return "<p>No model has both effects; the notes below the board say why.</p>"
     scale = _scale([row for _, row in points])
     labels = _label_places([_spot(scale, row) for _, row in points])
     marks = "".join(_whiskers(scale, place, row) for place, row in points)

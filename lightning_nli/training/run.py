@@ -45,6 +45,7 @@ from lightning_nli.training.result import (
 from lightning_nli.training.run_folder import check_run_folder, claim_run_folder, processor_name
 from lightning_nli.training.strategy import (
     Engine,
+    check_slurm,
     is_first_process,
     set_cpu_threads,
 )
@@ -110,6 +111,7 @@ def train(config: ExperimentConfig, *, quiet: bool = False) -> dict[str, Any]:
     """
     folder = run_folder(config)
     parse_max_time(config.engine.max_time)
+    check_slurm(config.engine)
     if is_first_process():
         check_run_folder(folder, config)
     return train_on(config, load_run_data(config), folder, quiet=quiet)

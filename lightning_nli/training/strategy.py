@@ -62,6 +62,22 @@ def resolve_accelerator(engine: EngineConfig) -> str:
     return "cpu"
 
 
+def check_slurm(engine: EngineConfig) -> None:
+    """Compare the processes that SLURM started with those the run expects, which would otherwise wait for ever.
+
+    Raises:
+        UserError: they are not as many.
+    """
+    if not SLURMEnvironment.detect():
+        return
+    started, wanted = int(os.environ["SLURM_NTASKS"]), engine.devices * engine.num_nodes
+    if started != wanted:
+        raise UserError(
+            f"SLURM_NTASKS={started}, but --devices {engine.devices} x --num-nodes {engine.num_nodes} is {wanted}: "
+            f"start as many tasks (--nodes={engine.num_nodes} --ntasks-per-node={engine.devices}) or change the flags"
+        )
+
+
 def has_native_bf16(accelerator: str) -> bool:
     """Whether bf16 matrix products run in hardware."""
     if accelerator == "gpu":

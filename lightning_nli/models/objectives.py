@@ -1,0 +1,200 @@
+"""Training losses beside plain cross-entropy; each names the paper its formula is from.
+
+An objective returns this rank's share of the loss of an optimizer step: the shares of all ranks and micro-steps add up to
+it, and so do their gradients. What it knows of a training row it looks up by `example_ids`.
+
+Shape suffixes: S segments, C labels, G groups, N training rows.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from lightning_nli.batch import PackedBatch
+from lightning_nli.types import IGNORE_INDEX, UserError
+
+SumOverRanks = Callable[[Tensor], Tensor]
+Table = npt.NDArray[np.floating[Any]]
+
+
+class RowTable:
+    """Values of the training rows, fetched for a batch; they move to its device once.
+
+    It is no buffer of the module: DDP would send it to all ranks at every step, DeepSpeed would make it half precision,
+    and it has no place in a checkpoint.
+
+    Args:
+        values: (N, ...) by `example_ids`.
+    """
+
+    def __init__(self, values: Table) -> None:
+        self._values = torch.from_numpy(values.astype(np.float32))
+
+    def rows(self, batch: PackedBatch) -> Tensor:
+        """(S, ...) fp32; those of row 0 for a ghost."""
+        self._values = self._values.to(batch.example_ids.device)
+        return self._values[batch.example_ids.clamp(min=0)]
+
+
+class Objective:
+    """Cross-entropy, the mean over the scored segments of the optimizer step."""
+
+    def share(self, logits_SC: Tensor, batch: PackedBatch, sum_over_ranks: SumOverRanks) -> Tensor:
+        """This rank's and micro-step's share of the loss, a scalar.
+
+        Args:
+            logits_SC: Of the model.
+            batch: What it answered.
+            sum_over_ranks: Adds up a tensor over all ranks; every rank calls it equally often.
+        """
+        return F.cross_entropy(logits_SC, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum") / (
+            batch.step_num_segments
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Plain values to go on from, for checkpoints."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from `state`.
+
+        Raises:
+            UserError: it is not of this objective.
+        """
+
+
+class ProductOfExperts(Objective):
+    """Cross-entropy of softmax(log p + log b): the model p is trained together with a fixed expert b, and used alone.
+
+    Clark, Yatskar, Zettlemoyer (2019), "Don't Take the Easy Way Out", "Bias Product"; He, Zha, Wang (2019), "Unlearn
+    Dataset Bias in Natural Language Inference by Fitting the Residual" (DRiFt), the same loss.
+
+    Args:
+        expert_NC: log b, (N, C).
+    """
+
+    def __init__(self, expert_NC: Table) -> None:
+        self.expert = RowTable(expert_NC)
+
+    def share(self, logits_SC: Tensor, batch: PackedBatch, sum_over_ranks: SumOverRanks) -> Tensor:
+        return super().share(logits_SC.log_softmax(-1) + self.expert.rows(batch), batch, sum_over_ranks)
+
+
+class Reweight(Objective):
+    """Cross-entropy with a weight a row, summed, by the number of rows.
+
+    Clark, Yatskar, Zettlemoyer (2019), "Don't Take the Easy Way Out", "Reweight": a row weighs 1 - b(label), b being
+    the expert's probability. They divide a batch by its sum of weights; we divide the weights by their mean over the
+    training rows, so that a row weighs the same in every batch.
+
+    Args:
+        expert_NC: log b, (N, C).
+        labels_N: Gold class indices, (N,).
+    """
+
+    def __init__(self, expert_NC: Table, labels_N: npt.NDArray[np.int64]) -> None:
+        weights_N = 1 - np.exp(expert_NC[np.arange(len(labels_N)), labels_N].astype(np.float64))
+        self.weights = RowTable(weights_N / weights_N.mean())
+
+    def share(self, logits_SC: Tensor, batch: PackedBatch, sum_over_ranks: SumOverRanks) -> Tensor:
+        losses_S = _losses(logits_SC, batch)
+        return (losses_S * self.weights.rows(batch)).sum() / batch.step_num_segments
+
+
+class GroupObjective(Objective):
+    """A function of the groups' risks over one optimizer step, R_g = sum_i w_ig loss_i / sum_i w_ig.
+
+    Sums and weights are added up over the ranks first, without gradient. The returned share is linear in this rank's
+    losses: its value adds up to the objective, its gradient is sum_g c_g dR_g with fixed c_g = d objective / d R_g. So a
+    step is one micro-step, and must hold rows of every group (`data.groups.grouped_order`).
+
+    Args:
+        weights_NG: Share of each training row in each group, (N, G).
+    """
+
+    def __init__(self, weights_NG: Table) -> None:
+        self.weights = RowTable(weights_NG)
+        self.num_groups = weights_NG.shape[1]
+
+    @abstractmethod
+    def combine(self, risks_G: Tensor) -> tuple[Tensor, Tensor]:
+        """The objective, a scalar, and its derivatives c_G; called once an optimizer step."""
+
+    def share(self, logits_SC: Tensor, batch: PackedBatch, sum_over_ranks: SumOverRanks) -> Tensor:
+        is_scored_S = batch.labels != IGNORE_INDEX
+        weights_SG = self.weights.rows(batch) * is_scored_S[:, None]
+        sums_G = (_losses(logits_SC, batch)[:, None] * weights_SG).sum(0)
+        total_G, weight_G = sum_over_ranks(torch.stack([sums_G.detach(), weights_SG.sum(0)]))
+        risks_G = total_G / weight_G
+        value, coefficients_G = self.combine(risks_G)
+        part = is_scored_S.sum() / batch.step_num_segments  # of what is not linear in the losses
+        return (coefficients_G * sums_G / weight_G).sum() + part * (value - (coefficients_G * risks_G).sum())
+
+
+class VREx(GroupObjective):
+    """mean_g R_g + beta Var_g(R_g), the variance being the mean squared distance from the mean.
+
+    Krueger et al. (2021), "Out-of-Distribution Generalization via Risk Extrapolation (REx)", equation 8, has the sum of
+    the risks in place of their mean; divided by the number of groups it is this one, with beta = theirs / groups, and
+    the learning rate keeps its meaning.
+
+    Args:
+        weights_NG: As `GroupObjective`.
+        beta: Weight of the variance.
+    """
+
+    def __init__(self, weights_NG: Table, beta: float) -> None:
+        super().__init__(weights_NG)
+        self.beta = beta
+
+    def combine(self, risks_G: Tensor) -> tuple[Tensor, Tensor]:
+        away_G = risks_G - risks_G.mean()
+        value = risks_G.mean() + self.beta * away_G.square().mean()
+        return value, (1 + 2 * self.beta * away_G) / self.num_groups
+
+
+class GroupDRO(GroupObjective):
+    """sum_g q_g R_g, where every step first sets q_g to q_g exp(eta R_g) / sum_h q_h exp(eta R_h), from 1/G on.
+
+    Sagawa, Koh, Hashimoto, Liang (2020), "Distributionally Robust Neural Networks for Group Shifts", Algorithm 1, with a
+    mini-batch of all groups a step in place of one group's example.
+
+    Args:
+        weights_NG: As `GroupObjective`.
+        eta: Step size of q.
+    """
+
+    def __init__(self, weights_NG: Table, eta: float) -> None:
+        super().__init__(weights_NG)
+        self.eta = eta
+        self.q_G = torch.full((self.num_groups,), 1 / self.num_groups, dtype=torch.float64)
+
+    def combine(self, risks_G: Tensor) -> tuple[Tensor, Tensor]:
+        self.q_G = (self.q_G.to(risks_G.device).log() + self.eta * risks_G.double()).softmax(0)
+        q_G = self.q_G.to(risks_G.dtype)
+        return (q_G * risks_G).sum(), q_G
+
+    def state(self) -> dict[str, Any]:
+        return {"group_weights": self.q_G.tolist()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        known = state.get("group_weights", [])
+        if len(known) != self.num_groups:
+            raise UserError(
+                f"the checkpoint has weights of {len(known)} groups, the training rows make {self.num_groups}; "
+                "it is of another run: give another --run-dir"
+            )
+        self.q_G = torch.tensor(known, dtype=torch.float64)
+
+
+def _losses(logits_SC: Tensor, batch: PackedBatch) -> Tensor:
+    """(S,) cross-entropies, 0 where a segment is not scored."""
+    return F.cross_entropy(logits_SC, batch.labels, ignore_index=IGNORE_INDEX, reduction="none")
