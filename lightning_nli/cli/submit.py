@@ -146,7 +146,10 @@ def _fit_arguments(rest: list[str], nodes: int, tasks: int) -> list[str]:
     """
     from lightning_nli.config import parse_config
 
-    config = parse_config(rest)  # a mistake is told here, not after an hour in the queue
+    if "--dry-run" in rest:
+        raise UserError("--dry-run belongs before the --: it prints the script and submits nothing")
+    settings = [word for word in rest if word != "--quiet"]
+    config = parse_config(settings)  # a mistake is told here, not after an hour in the queue
     given = {
         word.partition("=")[0].lstrip("-").rsplit(".", 1)[-1].replace("-", "_") for word in rest if word[:2] == "--"
     }
