@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check format slurm-scripts clean help
+.PHONY: demo test test-slurm check format clean help
 
 help:
 	@echo "make demo    train e5-small on the embedded corpus (about 3 minutes on 2 cores, after the install)"
 	@echo "make test    run the tests"
+	@echo "make test-slurm  the tests against a real SLURM on this machine (root; slurm and munge installed)"
 	@echo "make check   format, lint and types"
 	@echo "make format  put the code into format"
 	@echo "make clean   remove .venv and caches"
@@ -25,7 +26,10 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/lnli stage e5-small
-	$(BIN)/python -m pytest -m "not gpu and not multigpu"
+	$(BIN)/python -m pytest -m "not gpu and not multigpu and not slurm"
+
+test-slurm: $(INSTALLED)
+	$(BIN)/python -m pytest tests/slurm -m slurm
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
