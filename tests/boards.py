@@ -1,14 +1,18 @@
-"""Leaderboards built by hand, for tests of what shows them."""
+"""Leaderboards built by hand, and their page read back, for tests of what shows them."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from html.parser import HTMLParser
 
 from lightning_nli.crossdomain.leaderboard import COLUMNS, BoardRow, DomainFigure, Leaderboard
 from lightning_nli.statistics import Estimate
 from lightning_nli.types import DOMAINS
 
 SETTINGS = {"data": ["sample"], "model": "e5-small", "method": "finetune", "augment": "none", "segments": "auto"}
+HOSTILE = """</script><img src=x onerror="document.title='broken'"> | [bold]x[/bold] `a` 'b' & <!--"""
+VOID = {"meta", "link", "input", "br"}
 SEEDS = (1, 2, 3, 4, 5)
 NOT_CORE = ("securities", "intellectual_property", "administrative_violations")
 DIFFERENCES = ("premise_gain", "law_effect", "domain_effect")
@@ -89,3 +93,81 @@ def large_board(num_models: int = 50) -> Leaderboard:
     rows.sort(key=lambda row: -row.figures["macro_f1"].value)
     pairs = {(a.model, b.model): (0.01, 0.01) for i, a in enumerate(rows) for b in rows[i + 10 :]}
     return leaderboard(rows, pairs)
+
+
+def blank(row, *columns):
+    return replace(row, figures={name: None if name in columns else one for name, one in row.figures.items()})
+
+
+def small_board(draw):
+    """A trained encoder, its hypothesis-only twin, a baseline without references, a model with missing cells."""
+    twin = {**SETTINGS, "segments": "hypothesis"}
+    linear = {**SETTINGS, "method": "hyponly-v1"}
+    lost = board_row(
+        "large",
+        draw,
+        missing=("out:insurance, seed 1: failed: out of\nmemory", "out:insurance, seed 2: not run"),
+        rank=None,
+        worst=None,
+        settings={**SETTINGS, "augment": "premise_swap=1+1"},
+    )
+    domains = dict(lost.domains)
+    domains["insurance"] = replace(domains["insurance"], accuracy=None, macro_f1=None, single_accuracy=None)
+    rows = [
+        board_row("small", draw, rank=(1, 1)),
+        blank(board_row("small-h", draw, settings=twin, rank=(2, 3)), "premise_gain"),
+        blank(board_row("linear", draw, settings=linear, rank=(2, 3)), "premise_gain", "law_effect", "domain_effect"),
+        replace(lost, figures=dict.fromkeys(COLUMNS), domains=domains),
+    ]
+    return leaderboard(rows, {("small", "small-h"): (0.02, 0.01), ("small-h", "linear"): (0.001, 0.8)})
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and keeps them: attributes, texts of table cells."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.scripts: list[str] = []
+        self.style = ""
+        self._body = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        assert len(dict(attrs)) == len(attrs), f"an attribute twice in {tag}"
+        if tag == "tbody" or (tag == "thead" and "table" not in self.tables):
+            self._body = dict(attrs).get("id") or {"thead": "table"}.get(tag, f"body-{len(self.tables)}")
+            self.tables[self._body] = []
+        if tag == "tr" and self._body:
+            self.tables[self._body].append([])
+        if tag in ("td", "th") and self._body:
+            self.tables[self._body][-1].append("")
+        if tag == "script":
+            self.scripts.append("")
+        if tag not in VOID and not self.get_starttag_text().endswith("/>"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+        if tag in ("tbody", "thead"):
+            self._body = ""
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+        elif self.open and self.open[-1] == "style":
+            self.style += data
+        elif {"td", "th"} & set(self.open) and self._body:
+            cells = self.tables[self._body][-1]
+            cells[-1] = f"{cells[-1]} {data}".strip()
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]

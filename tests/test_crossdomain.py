@@ -107,9 +107,7 @@ def test_a_failed_cell_is_a_record_and_blanks_its_model(board, tmp_path):
     records = read_records(made.folder)
     failed = [record for record in records if record["status"] == "failed"]
     assert len(failed) == 2 and "cannot be loaded" in failed[0]["error"]
-    assert [row.model for row in build_leaderboard(made.folder, made.pool, list(made.folds), [1]).rows] == [
-        "hyponly-v1"
-    ]
+    assert [row.model for row in build_leaderboard(made.folder, made.pool, made.folds, [1]).rows] == ["hyponly-v1"]
 
 
 def test_boards_of_two_suites_never_mix(board, tmp_path):
@@ -190,7 +188,7 @@ def test_nothing_of_the_held_out_rows_reaches_what_trains_or_chooses(board):
 
 
 def test_the_board_orders_blanks_and_compares(board):
-    made = build_leaderboard(board.folder, board.pool, list(board.folds), board.suite.seeds)
+    made = build_leaderboard(board.folder, board.pool, board.folds, board.suite.seeds)
     values = [row.figures["macro_f1"].value for row in made.rows]
     assert values == sorted(values, reverse=True) and set(made.rows[0].figures) == set(COLUMNS)
     by_name = {row.model: row for row in made.rows}
@@ -217,7 +215,7 @@ def test_a_missing_cell_blanks_its_averages_and_says_why(board, tmp_path):
     made = make_board(tmp_path / "b", suite)
     cells = made.cells(["hyponly-v1"])
     assert run_cells(made, cells[:1]) == 0
-    (row,) = build_leaderboard(made.folder, made.pool, list(made.folds), suite.seeds).rows
+    (row,) = build_leaderboard(made.folder, made.pool, made.folds, suite.seeds).rows
     assert row.figures["accuracy"] is None and row.figures["pooled"] is None and row.rank is None and row.worst is None
     assert row.missing == (f"{cells[1].fold}, seed 1: not run",)
     assert row.domains[cells[0].fold.removeprefix("out:")].accuracy is not None
@@ -236,3 +234,34 @@ def test_the_commands_check_plan_run_and_run_again(tmp_path, capsys):
     assert main([*run[:5], "a,a"]) == 2
     assert main(["cross-domain", "check", "--suite", str(tmp_path / "none.yaml")]) == 2
     assert reopen_board(tmp_path / "b").suite.name == "t"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scheme": "leave-domain-group-out", "groups": {"public": DOMAINS, "private": ["enterprise", "civil_rights"]}},
+        {"scheme": "disjoint", "parts": {"train": [DOMAINS[0]], "dev": [DOMAINS[1]], "test": ["procedural_law"]}},
+        {"scheme": "leave-law-out"},
+        {"scheme": "in-domain"},
+    ],
+    ids=lambda changes: changes["scheme"],
+)
+def test_every_scheme_gives_a_board(changes, tmp_path):
+    made = make_board(tmp_path / "b", check_suite(SUITE | {"domains": "all", "references": False} | changes, "x"))
+    assert run_cells(made, made.cells(["majority"])) == 0
+    (row,) = build_leaderboard(made.folder, made.pool, made.folds, [1]).rows
+    figures = [domain.accuracy for domain in row.domains.values()]
+    assert figures and all(figure is not None for figure in figures) and row.figures["pooled"] is not None
+    assert main(["leaderboard", str(made.folder), "--html", str(tmp_path / "b.html")]) == 0
+
+
+def test_a_pairwise_board_is_a_transfer_matrix(tmp_path, monkeypatch):
+    from lightning_nli.crossdomain import folds
+
+    monkeypatch.setattr(folds, "MIN_PAIRWISE_ROWS", 60)
+    made = make_board(tmp_path / "b", check_suite(SUITE | {"scheme": "pairwise"}, "x"))
+    assert len(made.folds) >= 2 and run_cells(made, made.cells(["majority"])) == 0
+    (row,) = build_leaderboard(made.folder, made.pool, made.folds, [1]).rows
+    assert row.figures["accuracy"] is None
+    assert main(["leaderboard", str(made.folder), "--html", str(tmp_path / "b.html"), "--format", "json"]) == 0
+    assert next(iter(made.folds)).removeprefix("from:") in (tmp_path / "b.html").read_text(encoding="utf-8")

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     from lightning_nli.crossdomain.runner import reopen_board
 
     board = reopen_board(args.board)
-    made = build_leaderboard(board.folder, board.pool, list(board.folds), board.suite.seeds)
+    made = build_leaderboard(board.folder, board.pool, board.folds, board.suite.seeds)
     if not made.rows:
         raise UserError(f"{args.board} has no finished cell yet")
     if args.format == "terminal":
@@ -64,9 +64,14 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(render.board_markdown(made) if args.format == "markdown" else render.board_csv(made))
     if args.html:
         from lightning_nli.crossdomain.page import board_page
+        from lightning_nli.crossdomain.records import read_records
+        from lightning_nli.crossdomain.transfer import transfer_matrices
         from lightning_nli.published import published_figures
 
-        page = board_page(made, published=None if args.no_published else published_figures("vilegalnli"))
+        is_theirs = any(source.startswith("vilegalnli") for source in board.suite.data)
+        published = published_figures("vilegalnli") if is_theirs and not args.no_published else None
+        transfers = transfer_matrices(read_records(board.folder), board.suite.seeds)
+        page = board_page(made, published=published, transfers=transfers)
         partial = args.html.with_name(f".{args.html.name}.{os.getpid()}")
         partial.write_text(page, encoding="utf-8")
         partial.replace(args.html)

@@ -103,9 +103,13 @@ def why_blank(board: Leaderboard, row: BoardRow, name: str) -> str:
     lacking = _grouped(line for line in row.missing if _enters(board, line, name))
     if lacking:
         return "; ".join(group.text(_FOLDS_NAMED) for group in lacking)
-    if name == "pooled" or not board.core:
-        return "no domain is held out" if name == "pooled" else "no core domain is held out"
-    return _why_no_gain(row) if name == "premise_gain" else "the suite has no reference folds"
+    if name == "pooled":
+        return "no domain is held out"
+    if not board.core:
+        return "no core domain is held out"
+    if name == "premise_gain":
+        return _why_no_gain(row)
+    return "the suite has no reference folds" if name in _REFERENCED else "not defined"
 
 
 def _enters(board: Leaderboard, line: str, name: str) -> bool:

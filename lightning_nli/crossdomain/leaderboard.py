@@ -9,13 +9,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 
-from lightning_nli.crossdomain.pool import Pool
+from lightning_nli.crossdomain.folds import Fold
+from lightning_nli.crossdomain.pool import DomainSize, Pool
 from lightning_nli.crossdomain.records import read_board_suite, read_records
-from lightning_nli.crossdomain.tally import LAW, OUT, PREMISE, RIGHT, ROWS, Figure, Tally, confusion_columns, tally
+from lightning_nli.crossdomain.tally import (
+    FROM,
+    LAW,
+    OUT,
+    PREMISE,
+    RIGHT,
+    ROWS,
+    Figure,
+    Tally,
+    confusion_columns,
+    main_regime,
+    tally,
+)
 from lightning_nli.statistics import (
     Estimate,
     SeedSpread,
+    Statistic,
     expected_calibration_error,
     holm,
     jackknife,
@@ -24,6 +39,7 @@ from lightning_nli.statistics import (
     rank_intervals,
     ratio,
 )
+from lightning_nli.types import DOMAINS
 
 MIN_SINGLE_ROWS = 50
 ACCURACY = (RIGHT, ROWS)
@@ -111,30 +127,81 @@ class Leaderboard:
     comparisons: Mapping[tuple[str, str], tuple[float, float]]
 
 
-def build_leaderboard(folder: Path, pool: Pool, folds: Sequence[str], seeds: Sequence[int]) -> Leaderboard:
+def build_leaderboard(folder: Path, pool: Pool, folds: Mapping[str, Fold], seeds: Sequence[int]) -> Leaderboard:
     """Read a board's records and compute everything that is on it.
 
     Args:
         folder: Of the board.
         pool: Its rows.
-        folds: Names of all folds of the suite.
+        folds: All folds of the suite, by name.
         seeds: Of the suite.
 
     Raises:
         UserError: a record is damaged or of another suite.
     """
     records = read_records(folder)
-    held = [fold.removeprefix(f"{OUT}:") for fold in folds if fold.startswith(f"{OUT}:")]
-    core = [domain for domain in held if domain in pool.core_domains]
+    scope = _scope(pool, folds)
     names = dict.fromkeys(record["model"] for record in records if record["status"] == "finished")
     tallies = [tally(folder, pool, name, [r for r in records if r["model"] == name], folds, seeds) for name in names]
-    maker = _Maker(pool, held, core, [fold for fold in folds if not fold.startswith(f"{OUT}:")], tallies)
+    maker = _Maker(pool, scope, tallies)
     rows = [maker.row(one) for one in tallies]
     comparisons = maker.compare()
     ranks = rank_intervals([row.model for row in rows if row.figures["macro_f1"]], comparisons)
     rows = [replace(row, rank=ranks.get(row.model)) for row in rows]
     stored = read_board_suite(folder)
-    return Leaderboard(stored.key, stored.suite, sorted(rows, key=_order), core, comparisons)
+    return Leaderboard(stored.key, stored.suite, sorted(rows, key=_order), scope.core, comparisons)
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What a board is about.
+
+    Attributes:
+        regime: Prefix of the suite's own folds.
+        parts: Held-out domain or group, or domain that folds of another kind test -> its size.
+        cells: Part -> folds that its figures need.
+        references: Folds by premise and by law beside them.
+    """
+
+    regime: str
+    parts: dict[str, DomainSize]
+    cells: dict[str, list[str]]
+    references: list[str]
+
+    @property
+    def core(self) -> list[str]:
+        return [name for name, size in self.parts.items() if size.is_core]
+
+    def needed(self, parts: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys(fold for part in parts for fold in self.cells[part]))
+
+
+def _scope(pool: Pool, folds: Mapping[str, Fold]) -> _Scope:
+    regime = main_regime(folds)
+    own = [name for name in folds if name.partition(":")[0] == regime]
+    tested = {name: _tested(pool, folds[name]) for name in own}
+    cells: dict[str, list[str]] = {}
+    parts: dict[str, DomainSize] = {}
+    if regime == OUT:
+        for name in own:
+            part = name.removeprefix(f"{OUT}:")
+            cells[part], parts[part] = [name], _size(part, tested[name])
+    elif regime != FROM:  # pairwise: nothing is averaged, the transfer matrix says it all
+        rows = pl.concat(tested.values())
+        for size in pool.domains:
+            part_rows = rows.filter(pl.col("names").list.contains(size.domain))
+            if part_rows.height:
+                cells[size.domain], parts[size.domain] = own, _size(size.domain, part_rows)
+    return _Scope(regime, parts, cells, [name for name in folds if name not in own])
+
+
+def _tested(pool: Pool, fold: Fold) -> pl.DataFrame:
+    return pool.compared.filter(pl.col("example_id").is_in(pl.Series(list(fold.test), dtype=pl.String).implode()))
+
+
+def _size(name: str, rows: pl.DataFrame) -> DomainSize:
+    single = int((rows["names"].list.len() == 1).sum())
+    return DomainSize(name, rows.height, single, rows["law_id"].n_unique())
 
 
 def _order(row: BoardRow) -> tuple[bool, float, str]:
@@ -145,11 +212,8 @@ def _order(row: BoardRow) -> tuple[bool, float, str]:
 class _Maker:
     """Figures of every model, so that the variance between seeds can be pooled over models figure by figure."""
 
-    def __init__(
-        self, pool: Pool, held: list[str], core: list[str], references: list[str], tallies: Sequence[Tally]
-    ) -> None:
-        self.pool, self.held, self.core, self.references = pool, held, core, references
-        self.sizes = {size.domain: size for size in pool.domains}
+    def __init__(self, pool: Pool, scope: _Scope, tallies: Sequence[Tally]) -> None:
+        self.scope, self.core = scope, scope.core
         self.tallies = list(tallies)
         self.confusion = confusion_columns(pool.scheme)
         twins = {_twin_key(one.settings): one for one in tallies if one.settings.get("segments") == "hypothesis"}
@@ -158,29 +222,35 @@ class _Maker:
         names = dict.fromkeys(name for figures in self.made.values() for name in figures)
         self.spreads = {name: self._spread(name) for name in names}
 
+    def _figure(self, one: Tally, statistic: Statistic, columns: Sequence[str], domains: Sequence[str]) -> Figure:
+        return one.figure(statistic, columns, domains, regime=self.scope.regime)
+
     def _figures(self, one: Tally) -> dict[str, Figure]:
         made: dict[str, Figure] = {}
-        for domain in self.held:
-            if one.has([f"{OUT}:{domain}"]):
-                made[f"accuracy:{domain}"] = one.figure(ratio, ACCURACY, [domain])
-                made[f"macro_f1:{domain}"] = one.figure(macro_f1, self.confusion, [domain])
-        if self.core and one.has([f"{OUT}:{domain}" for domain in self.core]):
-            made["accuracy"] = one.figure(ratio, ACCURACY, self.core)
-            made["macro_f1"] = one.figure(macro_f1, self.confusion, self.core)
-            made["discrimination"] = one.figure(ratio, ("hard", "hard_rows"), self.core)
-            made["random_swap"] = one.figure(ratio, ("random", "random_rows"), self.core)
+        for part, cells in self.scope.cells.items():
+            if one.has(cells):
+                made[f"accuracy:{part}"] = self._figure(one, ratio, ACCURACY, [part])
+                made[f"macro_f1:{part}"] = self._figure(one, macro_f1, self.confusion, [part])
+        if self.core and one.has(self.scope.needed(self.core)):
+            made["accuracy"] = self._figure(one, ratio, ACCURACY, self.core)
+            made["macro_f1"] = self._figure(one, macro_f1, self.confusion, self.core)
+            made["discrimination"] = self._figure(one, ratio, ("hard", "hard_rows"), self.core)
+            made["random_swap"] = self._figure(one, ratio, ("random", "random_rows"), self.core)
             made |= self._effects(one, made["accuracy"])
-        if one.has([f"{OUT}:{domain}" for domain in self.held]):
+        if self._is_whole(one):
             made["pooled"] = one.pooled(ratio)
         return made
+
+    def _is_whole(self, one: Tally) -> bool:
+        return bool(self.scope.cells) and one.has(self.scope.needed(list(self.scope.cells)))
 
     def _effects(self, one: Tally, held_out: Figure) -> dict[str, Figure]:
         made: dict[str, Figure] = {}
         twin = self.twins.get(one.model)
-        is_paired = twin is not None and twin is not one and twin.has([f"{OUT}:{domain}" for domain in self.core])
-        if twin is not None and is_paired:
-            made["premise_gain"] = _minus(held_out, twin.figure(ratio, ACCURACY, self.core))
-        if self.references and one.has(self.references):
+        if twin is not None and twin is not one and twin.has(self.scope.needed(self.core)):
+            made["premise_gain"] = _minus(held_out, self._figure(twin, ratio, ACCURACY, self.core))
+        is_by_domain = all(part in DOMAINS for part in self.core)  # references are told apart by domain, not by group
+        if self.scope.references and is_by_domain and one.has(self.scope.references):
             seen = one.figure(ratio, ACCURACY, self.core, regime=PREMISE)
             new = one.figure(ratio, ACCURACY, self.core, regime=LAW)
             made["law_effect"] = _minus(seen, new)
@@ -202,7 +272,7 @@ class _Maker:
         return made if self._is_drawn(model) or made.low is None else replace(made, note="")
 
     def row(self, one: Tally) -> BoardRow:
-        domains = {domain: self._domain(one, domain) for domain in self.held}
+        domains = {domain: self._domain(one, domain) for domain in self.scope.parts}
         found = [figure for figure in domains.values() if figure.is_core]
         complete = all(figure.accuracy is not None and figure.accuracy.value is not None for figure in found)
         worst = min(found, key=_accuracy_of) if found and complete else None
@@ -211,7 +281,7 @@ class _Maker:
             model=one.model,
             figures={name: self.estimate(one.model, name) for name in COLUMNS},
             worst=worst,
-            calibration_error=expected_calibration_error(confidence, right),
+            calibration_error=expected_calibration_error(confidence, right) if self._is_whole(one) else None,
             cost_s=one.cost_s,
             domains=domains,
             missing=one.missing,
@@ -219,7 +289,8 @@ class _Maker:
         )
 
     def _domain(self, one: Tally, domain: str) -> DomainFigure:
-        size = self.sizes[domain]
+        size = self.scope.parts[domain]
+        shows_single = size.single_rows >= MIN_SINGLE_ROWS and one.has(self.scope.cells[domain])
         return DomainFigure(
             domain=domain,
             rows=size.rows,
@@ -227,7 +298,7 @@ class _Maker:
             is_core=domain in self.core,
             accuracy=self.estimate(one.model, f"accuracy:{domain}"),
             macro_f1=self.estimate(one.model, f"macro_f1:{domain}"),
-            single_accuracy=one.single_accuracy(domain) if size.single_rows >= MIN_SINGLE_ROWS else None,
+            single_accuracy=one.single_accuracy(domain) if shows_single else None,
         )
 
     def compare(self) -> dict[tuple[str, str], tuple[float, float]]:

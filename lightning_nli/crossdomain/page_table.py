@@ -36,6 +36,11 @@ class _Axis:
     low: float
     high: float
 
+    def text(self, column: Column) -> str:
+        """Its ends; empty where there is nothing to draw on it."""
+        ends = f"{text.number(self.low, column)} to {text.number(self.high, column)}"
+        return ends if self.high > self.low else ""
+
     def place(self, value: float) -> str:
         """0 to 100 across the bar."""
         share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
@@ -86,11 +91,8 @@ def _headings(board: Leaderboard, axes: Mapping[str, _Axis]) -> Iterator[str]:
     yield _heading("Model", first="ascending")
     yield _heading(RANK, f"1 to {max(1, len(board.rows))}", first="ascending")
     for name, column in BOARD_COLUMNS.items():
-        axis = axes[name]
         sort = "descending" if name == "macro_f1" else "none"
-        yield _heading(
-            column.heading, f"{text.number(axis.low, column)} to {text.number(axis.high, column)}", sort=sort
-        )
+        yield _heading(column.heading, axes[name].text(column), sort=sort)
     yield f'<th scope="col">{WORST}<small>not ranked</small></th>'
     yield _heading(CALIBRATION, "points", first="ascending")
     yield _heading(COST, first="ascending")

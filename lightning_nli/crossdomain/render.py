@@ -9,7 +9,7 @@ import html
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,32 +24,80 @@ if TYPE_CHECKING:
 BOARD_SCHEMA = 1
 _MARKDOWN = re.compile(r"([\\`*_\[\]|#~])")
 _DETAILS = (WORST, CALIBRATION, COST)
+_ENDLESS = 10_000
+_LABEL_WIDTH, _CELL_WIDTH, _RULES = 27, 22, 3
+"""Characters in a line: a heading with its rules, the longest figure with its interval and more, rules of a column."""
 
 Cell = tuple[str, str]
 """Figure and the smaller text below it."""
 
 
-def board_table(board: Leaderboard) -> Table:
-    """The board for a terminal; the interval stands below its figure, notes below the table."""
+def board_table(board: Leaderboard, width: int | None = None) -> Table:
+    """The board for a terminal: a row a model; where that is too wide, a row a figure and a few models side by side.
+
+    The interval stands below its figure, notes below the table. No figure is ever cut.
+
+    Args:
+        board: All models.
+        width: Characters in a line; None: as many as the terminal has.
+    """
+    from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(width=width)
     notes = text.Footnotes()
-    rows = [(row, list(_cells(board, row, notes))) for row in board.rows]
-    table = Table(title=Text(text.title(board)), title_justify="left", caption_justify="left", show_lines=True)
-    table.add_column("Model", overflow="fold")
-    for heading in (RANK, *(column.heading for column in BOARD_COLUMNS.values()), *_DETAILS):
-        table.add_column(heading, justify="right")
-    for row, cells in rows:
-        table.add_row(Text(_joined((row.model, text.description(row)))), *(Text(_joined(cell)) for cell in cells))
-    table.caption = Text("\n".join(_notes(board, notes)))
+    models = [(row.model, text.description(row)) for row in board.rows]
+    cells = [list(_cells(board, row, notes)) for row in board.rows]
+    table = _by_model(models, cells)
+    endless = console.options.update(width=_ENDLESS)
+    if Measurement.get(console, endless, table).minimum > console.width:
+        at_once = max(1, (console.width - _LABEL_WIDTH) // (_CELL_WIDTH + _RULES))
+        table = Table.grid()
+        for start in range(0, len(models), at_once):
+            table.add_row(_by_figure(models[start : start + at_once], cells[start : start + at_once]))
+    table.title, table.title_justify = Text(text.title(board)), "left"
+    table.caption, table.caption_justify = Text("\n".join(_notes(board, notes))), "left"
+    return table
+
+
+def _headings() -> list[str]:
+    return [RANK, *(column.heading for column in BOARD_COLUMNS.values()), *_DETAILS]
+
+
+def _by_model(models: Sequence[Cell], cells: Sequence[Sequence[Cell]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_lines=True)
+    table.add_column("Model", overflow="fold", width=_CELL_WIDTH)
+    for heading in _headings():
+        first, _, last = heading.rpartition(" ")
+        table.add_column(f"{first}\n{last}" if first else last, justify="right", no_wrap=True)
+    for model, row in zip(models, cells, strict=True):
+        table.add_row(Text(_joined(model)), *(Text(_joined(cell)) for cell in row))
+    return table
+
+
+def _by_figure(models: Sequence[Cell], cells: Sequence[Sequence[Cell]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_lines=True, show_header=False)
+    table.add_column(no_wrap=True)
+    for _ in models:
+        table.add_column(justify="right", overflow="fold", width=_CELL_WIDTH)
+    table.add_row("Model", *(Text(_joined(model), style="bold") for model in models))
+    for place, heading in enumerate(_headings()):
+        table.add_row(heading, *(Text(_joined(row[place])) for row in cells))
     return table
 
 
 def board_markdown(board: Leaderboard) -> str:
     """The board as a Markdown table with notes; text from data is escaped."""
     notes = text.Footnotes()
-    headings = ["Model", RANK, *(column.heading for column in BOARD_COLUMNS.values()), *_DETAILS]
+    headings = ["Model", *_headings()]
     lines = [_line(headings), _line(["---", *("---:" for _ in headings[1:])])]
     for row in board.rows:
         cells = [" ".join(part for part in cell if part) for cell in _cells(board, row, notes)]
@@ -103,9 +151,14 @@ def _cells(board: Leaderboard, row: BoardRow, notes: text.Footnotes) -> Iterator
     yield (rank, "") if rank else blank(RANK)
     for name, column in BOARD_COLUMNS.items():
         yield text.figure(row.figures.get(name), column) or blank(name)
-    yield text.worst_domain(row.worst) if row.worst else blank(WORST)
+    yield _worst(row.worst) if row.worst else blank(WORST)
     yield blank(CALIBRATION) if row.calibration_error is None else (text.number(row.calibration_error), "")
     yield text.duration(row.cost_s), ""
+
+
+def _worst(worst: DomainFigure) -> Cell:
+    value, size = text.worst_domain(worst)
+    return value, size.replace(", ", "\n", 1)
 
 
 def _notes(board: Leaderboard, blanks: text.Footnotes) -> Iterator[str]:

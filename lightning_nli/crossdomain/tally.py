@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from lightning_nli.crossdomain.folds import Fold
 from lightning_nli.crossdomain.pool import Pool
 from lightning_nli.statistics import FloatArray, Statistic, mean_of
 from lightning_nli.types import LabelScheme
 
-OUT, LAW, PREMISE = "out", "law", "premise"
-"""Regimes: the domain held out; the law new, its domain seen; the law seen."""
+OUT, LAW, PREMISE, FROM = "out", "law", "premise", "from"
+"""Regimes: the domain held out; the law new, its domain seen; the law seen; trained on one domain alone."""
 
 RIGHT, ROWS = "right", "rows"
+
+_IS_SINGLE = pl.col("domains").list.len() == 1
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,7 @@ class Tally:
         return _figure(blocks, mean_of(statistic, len(domains)), _sums(sizes, laws, [ROWS])[:, 0], len(domains) > 1)
 
     def single_accuracy(self, domain: str) -> float | None:
-        """Over the rows whose only domain it is, all seeds; null where the domain's cells are missing."""
-        if not self.has([f"{OUT}:{domain}"]):
-            return None
+        """Over the rows whose only domain it is, all seeds."""
         rows = self.confidence.filter((pl.col("domain") == domain) & pl.col("is_single"))
         return float(rows[RIGHT].mean()) if rows.height else None  # type: ignore[arg-type]
 
@@ -129,7 +130,7 @@ def tally(
     pool: Pool,
     model: str,
     records: Sequence[Mapping[str, Any]],
-    folds: Sequence[str],
+    folds: Mapping[str, Fold],
     seeds: Sequence[int],
 ) -> Tally:
     """Read the predictions of one model's records.
@@ -139,7 +140,7 @@ def tally(
         pool: Its rows.
         model: Name.
         records: The model's, finished or failed.
-        folds: Every fold of the suite.
+        folds: Every fold of the suite, by name; those of the first one's kind are what the board is about.
         seeds: Of the suite; a model that trains no encoder has the first alone.
     """
     finished = {(r["fold"], r["seed"]): r for r in records if r["status"] == "finished"}
@@ -154,19 +155,30 @@ def tally(
     )
     frames = [
         _answers(
-            pl.read_parquet(folder / "cells" / record["cell_id"] / "predictions" / "test.parquet"), pool.scheme, *cell
+            pl.read_parquet(folder / "cells" / record["cell_id"] / "predictions" / f"{name}.parquet"),
+            pool.scheme,
+            *cell,
         )
         for cell, record in finished.items()
+        for name in folds[cell[0]].tests
     ]
+    main = main_regime(folds)
     answers = pl.concat(frames).join(_rows(pool, folds), on="example_id", how="left")
-    out = answers.filter(pl.col("regime") == OUT)
     sums = [pl.col(RIGHT, ROWS, "hard", "hard_rows", "random", "random_rows", *confusion_columns(pool.scheme)).sum()]
-    held = out.with_columns(domain=pl.col("fold").str.strip_prefix(f"{OUT}:"))
-    others = answers.filter(pl.col("regime") != OUT).explode("domains").rename({"domains": "domain"})
+    out = answers.filter(pl.col("regime") == OUT)
+    held = out.with_columns(domain=pl.col("fold").str.strip_prefix(f"{OUT}:"), is_single=_IS_SINGLE)
+    others = (
+        answers.with_columns(is_single=_IS_SINGLE)
+        .filter(pl.col("regime") != OUT)
+        .explode("domains")
+        .rename({"domains": "domain"})
+    )
     columns = ["regime", "domain", "seed", "law_id"]
     both = pl.concat([held.select(pl.exclude("domains", "fold")), others.select(pl.exclude("fold"))], how="diagonal")
+    asked = both.filter(pl.col("regime") == main)
     weighted = (
-        out.with_columns(pl.col(RIGHT, ROWS) * pl.col("weight"))
+        answers.filter(pl.col("regime") == main)
+        .with_columns(pl.col(RIGHT, ROWS) * pl.col("weight"))
         .group_by("seed", "law_id")
         .agg(pl.col(RIGHT, ROWS).sum())
     )
@@ -178,18 +190,26 @@ def tally(
         frozenset(finished),
         both.group_by(columns).agg(sums),
         weighted,
-        held.select("confidence", RIGHT, "domain", is_single=pl.col("domains").list.len() == 1),
+        asked.select("confidence", RIGHT, "domain", "is_single"),
         sum(record["wall_s"] for record in finished.values()),
         first["result"]["config"],
     )
 
 
-def _rows(pool: Pool, folds: Sequence[str]) -> pl.DataFrame:
-    """Law, domains, and weight (1 / number of folds that test the row) of every row of the pool."""
-    held = [fold.removeprefix(f"{OUT}:") for fold in folds if fold.startswith(f"{OUT}:")]
-    domains = pl.col("domains").cast(pl.List(pl.String))
-    count = domains.list.set_intersection(pl.lit(held)).list.len()
-    return pool.frame.select("example_id", "law_id", domains, weight=pl.when(count > 0).then(1 / count).otherwise(0.0))
+def main_regime(folds: Mapping[str, Fold]) -> str:
+    """What a suite's own folds are called by: the first one's; folds of reference come after."""
+    return next(iter(folds)).partition(":")[0]
+
+
+def _rows(pool: Pool, folds: Mapping[str, Fold]) -> pl.DataFrame:
+    """Law, domains, and weight (1 / number of the suite's own folds that test the row) of every row of the pool."""
+    main = main_regime(folds)
+    tested = [id_ for name, fold in folds.items() if name.partition(":")[0] == main for id_ in fold.test]
+    counts = pl.DataFrame({"example_id": tested}, schema={"example_id": pl.String}).group_by("example_id").len("count")
+    rows = pool.frame.select("example_id", "law_id", pl.col("domains").cast(pl.List(pl.String)))
+    return rows.join(counts, on="example_id", how="left").select(
+        pl.exclude("count"), weight=(1 / pl.col("count")).fill_null(0.0)
+    )
 
 
 def _answers(table: pl.DataFrame, scheme: LabelScheme, fold: str, seed: int) -> pl.DataFrame:
