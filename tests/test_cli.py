@@ -24,7 +24,14 @@ def test_help_names_every_command_and_gives_examples(capsys):
             assert word in text
 
 
-COMMANDS = [*"fit test predict export stage score doctor data cross-domain leaderboard submit".split(), "data check", "data convert", "data split"]
+COMMANDS = [
+    *"fit test predict export stage score doctor data cross-domain leaderboard submit analyze".split(),
+    "data check",
+    "data convert",
+    "data split",
+    "analyze data",
+    "analyze runs",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

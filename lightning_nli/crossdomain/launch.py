@@ -100,14 +100,14 @@ def run_on_ray(
     cores = int(ray.cluster_resources().get("CPU", 1))
     cpus = max(1, cores // parallel)
 
-    @ray.remote(num_cpus=cpus, max_retries=0)
     def work() -> tuple[int, str]:
         environment = os.environ | {"OMP_NUM_THREADS": str(cpus)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stderr[-_MAX_ERROR_CHARACTERS:]
 
     try:
-        outcomes = ray.get([work.remote() for _ in range(parallel)])
+        task = ray.remote(num_cpus=cpus, max_retries=0)(work)
+        outcomes = ray.get([task.remote() for _ in range(parallel)])
     finally:
         if started:
             ray.shutdown()

@@ -20,8 +20,6 @@ OUT, LAW, PREMISE, FROM = "out", "law", "premise", "from"
 
 RIGHT, ROWS = "right", "rows"
 
-_IS_SINGLE = pl.col("domains").list.len() == 1
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -164,36 +162,30 @@ def tally(
     ]
     main = main_regime(folds)
     answers = pl.concat(frames).join(_rows(pool, folds), on="example_id", how="left")
+    by_domain = _by_domain(answers)
     sums = [pl.col(RIGHT, ROWS, "hard", "hard_rows", "random", "random_rows", *confusion_columns(pool.scheme)).sum()]
-    out = answers.filter(pl.col("regime") == OUT)
-    held = out.with_columns(domain=pl.col("fold").str.strip_prefix(f"{OUT}:"), is_single=_IS_SINGLE)
-    others = (
-        answers.with_columns(is_single=_IS_SINGLE)
-        .filter(pl.col("regime") != OUT)
-        .explode("domains")
-        .rename({"domains": "domain"})
-    )
-    columns = ["regime", "domain", "seed", "law_id"]
-    both = pl.concat([held.select(pl.exclude("domains", "fold")), others.select(pl.exclude("fold"))], how="diagonal")
-    asked = both.filter(pl.col("regime") == main)
-    weighted = (
-        answers.filter(pl.col("regime") == main)
-        .with_columns(pl.col(RIGHT, ROWS) * pl.col("weight"))
-        .group_by("seed", "law_id")
-        .agg(pl.col(RIGHT, ROWS).sum())
-    )
-    first = next(iter(finished.values()))
+    weighted = answers.filter(pl.col("regime") == main).with_columns(pl.col(RIGHT, ROWS) * pl.col("weight"))
+    asked = by_domain.filter(pl.col("regime") == main)
     return Tally(
         model,
         wanted,
         missing,
         frozenset(finished),
-        both.group_by(columns).agg(sums),
-        weighted,
+        by_domain.group_by("regime", "domain", "seed", "law_id").agg(sums),
+        weighted.group_by("seed", "law_id").agg(pl.col(RIGHT, ROWS).sum()),
         asked.select("confidence", RIGHT, "domain", "is_single"),
         sum(record["wall_s"] for record in finished.values()),
-        first["result"]["config"],
+        next(iter(finished.values()))["result"]["config"],
     )
+
+
+def _by_domain(answers: pl.DataFrame) -> pl.DataFrame:
+    """Answers with a `domain`: the held-out one (or group) of their fold, else one row for each of their domains."""
+    marked = answers.with_columns(is_single=pl.col("domains").list.len() == 1)
+    is_out = pl.col("regime") == OUT
+    held = marked.filter(is_out).with_columns(domain=pl.col("fold").str.strip_prefix(f"{OUT}:"))
+    others = marked.filter(~is_out).explode("domains").rename({"domains": "domain"})
+    return pl.concat([held.select(pl.exclude("domains", "fold")), others.select(pl.exclude("fold"))], how="diagonal")
 
 
 def main_regime(folds: Mapping[str, Fold]) -> str:
