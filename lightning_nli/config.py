@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_nli.config_help import config_help, settings
+from lightning_nli.config_objective import check_objective
 from lightning_nli.config_schema import (
     CheckpointConfig,
     EngineConfig,
@@ -274,6 +275,7 @@ def _check_combinations(config: ExperimentConfig) -> None:
     segments = config.segments.split(",")
     if config.segments != "auto" and (set(segments) - set(SEGMENT_NAMES) or len(set(segments)) != len(segments)):
         raise UserError(f"--segments takes names of {', '.join(SEGMENT_NAMES)}, each once; got '{config.segments}'")
+    check_objective(config)
     _check_baseline(config)
     if config.packing.max_tokens is not None:
         if config.packing.batch_size != PackingConfig.batch_size:
@@ -320,8 +322,9 @@ def run_folder(config: ExperimentConfig) -> Path:
 
 
 def hypothesis_only_twin(config: ExperimentConfig) -> ExperimentConfig:
-    """The same recipe on hypotheses alone: what premise gain is measured against."""
-    return replace(config, segments="hypothesis", augment="none", run_dir=None, resume="never")
+    """The same recipe, plainly trained, on hypotheses alone: what premise gain is measured against."""
+    plain = replace(config, augment="none", objective="cross_entropy")
+    return replace(plain, segments="hypothesis", run_dir=None, resume="never")
 
 
 def cache_root() -> Path:

@@ -143,7 +143,10 @@ class ExperimentConfig:
         head: Classification head: `auto` (a published NLI head is kept and matched by label name; otherwise a new
             one), `new`, or a mapping for a head without names, as `LABEL_0=entailment,LABEL_1=neutral,...`.
         method: `finetune`, or a model that trains no encoder: `majority`, `hyponly-v1` (hypothesis only), `overlap-v1`.
-        objective: Training loss: `cross_entropy`.
+        objective: Training loss: `cross_entropy`; over fields of law `domain_balanced` (all equally often),
+            `group_dro:domain[=ETA]` (the worst one, step ETA, by default 0.01), `vrex[=BETA]` (equal losses, weight
+            BETA, by default 1); against what the hypothesis gives away `group_dro:bias[=ETA]` (label x `hyponly-v1`
+            right or wrong, by default 0.01), `product_of_experts`, `reweight`.
         augment: `none`, or `premise_swap=H+R`: for each entailed training row H coverage-matched and R random
             premises of the same law as non-entailment rows.
         segments: Texts the model sees, in order, joined by commas: `premise,hypothesis`, `hypothesis`, ...; `auto`
@@ -171,7 +174,7 @@ class ExperimentConfig:
     model: str = "e5-small"
     head: str = "auto"
     method: Literal["finetune", "majority", "hyponly-v1", "overlap-v1"] = "finetune"
-    objective: Literal["cross_entropy"] = "cross_entropy"
+    objective: str = "cross_entropy"
     augment: str = "none"
     segments: str = "auto"
     subset: int | None = None

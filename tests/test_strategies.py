@@ -11,37 +11,63 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+
+from lightning_nli.data.sample import sample_corpus
 
 WORKER = Path(__file__).parent / "distributed_worker.py"
 TIMEOUT_S = 240
-COMMON = (
-    "--data sample:240 --model tiny --epochs 2 --lr 1e-3 --precision fp32 --accelerator cpu --max-length 64".split()
-)
+COMMON = "--model tiny --epochs 2 --lr 1e-3 --precision fp32 --accelerator cpu --max-length 64".split()
+DATA = ["--data", "sample:240"]
 # Packs of 200 tokens hold 2 to 6 examples, and accumulation makes uneven windows with ghosts at the end.
 UNEVEN = ["--max-tokens", "200", "--clip", "0"]  # no clipping: it would hide a factor
 STRATEGIES = ("ddp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3")
-
+# Group risks: one domain with over 100 training rows, and the rest, make two groups; label x right or wrong makes four.
+OBJECTIVES = {
+    "vrex": (["--data", "domains.csv", "--objective", "vrex=100", "--clip", "0"], 32),
+    "group-dro": ([*DATA, "--objective", "group_dro:bias=50", "--clip", "0"], 16),
+}
+GROUPED = [("vrex", "ddp"), ("group-dro", "deepspeed_stage_2")]
 
 BY_EXAMPLES = ["--batch-size", "4", "--accumulate", "2"]
 ON_ONE = [
-    {"name": "sgd-one", "optimizer": "sgd", "settings": [*UNEVEN, "--accumulate", "4"]},
-    {"name": "adam-one", "optimizer": "adamw", "settings": ["--batch-size", "8", "--accumulate", "2"]},
-    {"name": "sgd-acc2", "optimizer": "sgd", "settings": ["--batch-size", "8", "--accumulate", "2"]},
-    {"name": "sgd-acc4", "optimizer": "sgd", "settings": ["--batch-size", "4", "--accumulate", "4"]},
+    {"name": "sgd-one", "optimizer": "sgd", "settings": [*DATA, *UNEVEN, "--accumulate", "4"]},
+    {"name": "adam-one", "optimizer": "adamw", "settings": [*DATA, "--batch-size", "8", "--accumulate", "2"]},
+    {"name": "sgd-acc2", "optimizer": "sgd", "settings": [*DATA, "--batch-size", "8", "--accumulate", "2"]},
+    {"name": "sgd-acc4", "optimizer": "sgd", "settings": [*DATA, "--batch-size", "4", "--accumulate", "4"]},
+    *(
+        {"name": f"{name}-one", "optimizer": "sgd", "settings": [*settings, "--batch-size", str(width)]}
+        for name, (settings, width) in OBJECTIVES.items()
+    ),
 ]
 ON_TWO = [
     {
         "name": f"{name}-{strategy}",
         "optimizer": optimizer,
-        "settings": [*settings, "--devices", "2", "--strategy", strategy],
+        "settings": [*DATA, *settings, "--devices", "2", "--strategy", strategy],
     }
     for strategy in STRATEGIES
     for name, optimizer, settings in (
         ("sgd", "sgd", [*UNEVEN, "--accumulate", "2"]),
         ("adam", "adamw", BY_EXAMPLES),
     )
+] + [
+    {
+        "name": f"{name}-{strategy}",
+        "optimizer": "sgd",
+        "settings": [*settings, "--batch-size", str(width // 2), "--devices", "2", "--strategy", strategy],
+    }
+    for name, strategy in GROUPED
+    for settings, width in (OBJECTIVES[name],)
 ]
+
+
+def write_domains(path: Path) -> None:
+    """160 rows of which 130 are of one domain."""
+    rows = sample_corpus(160, seed=0).select("premise", "hypothesis", "label", "law_id")
+    domain = pl.when(pl.int_range(pl.len()) < 130).then(pl.lit("education")).otherwise(pl.lit("other"))
+    rows.with_columns(domain=domain).write_csv(path)
 
 
 def start(jobs: list[dict[str, Any]], folder: Path, world_size: int) -> list[subprocess.Popen[str]]:
@@ -54,7 +80,13 @@ def start(jobs: list[dict[str, Any]], folder: Path, world_size: int) -> list[sub
     ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world_size)]
     command = [sys.executable, str(WORKER), str(file), str(folder)]
     return [
-        subprocess.Popen(command, text=True, stderr=subprocess.PIPE, env=os.environ | (rank if world_size > 1 else {}))
+        subprocess.Popen(
+            command,
+            text=True,
+            stderr=subprocess.PIPE,
+            env=os.environ | (rank if world_size > 1 else {}),
+            cwd=folder,
+        )
         for rank in ranks
     ]
 
@@ -63,6 +95,7 @@ def start(jobs: list[dict[str, Any]], folder: Path, world_size: int) -> list[sub
 def runs(tmp_path_factory) -> dict[str, dict[str, Any]]:
     """All trainings, in one process and in two: starting processes is what takes the time."""
     folder = tmp_path_factory.mktemp("strategies")
+    write_domains(folder / "domains.csv")
     for world_size, jobs in ((1, ON_ONE), (2, ON_TWO)):
         processes = start(jobs, folder, world_size)
         try:
@@ -103,6 +136,12 @@ def test_plain_sgd_with_accumulation_and_uneven_packs_is_the_same_in_every_strat
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_adamw_by_examples_is_the_same_in_every_strategy(runs, strategy):
     assert_same_training(runs["adam-one"], runs[f"adam-{strategy}"], rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "strategy"), GROUPED)
+def test_risks_of_groups_are_those_of_the_whole_step_in_every_strategy(runs, name, strategy):
+    assert_same_training(runs[f"{name}-one"], runs[f"{name}-{strategy}"], rtol=5e-5)
 
 
 @pytest.mark.slow

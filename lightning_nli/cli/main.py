@@ -42,6 +42,7 @@ examples:
   lnli test runs/RUN --data other=my_test.csv
   lnli predict runs/RUN pairs.jsonl labels.jsonl
   lnli export runs/RUN model/
+  lnli analyze runs runs/RUN --out report
 
 `lnli COMMAND --help` tells each command's options.
 Exit codes: 0 done, 2 usage or bad input, 75 saved and to be run again, 1 a fault of ours.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from lightning_nli.batch import PackedBatch
+from lightning_nli.data.groups import RowGroups, grouped_order
 from lightning_nli.data.tokenization import TokenizedSplit
 from lightning_nli.types import IGNORE_INDEX
 
@@ -29,6 +30,7 @@ class PackPlan:
         world_size: Ranks.
         accumulate: Micro-steps per optimizer step.
         seed: Of the shuffle.
+        groups: Groups of which every optimizer step must hold rows, or None; needs `batch_size`.
     """
 
     batch_size: int | None
@@ -36,6 +38,7 @@ class PackPlan:
     world_size: int = 1
     accumulate: int = 1
     seed: int = 1
+    groups: RowGroups | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def count_micro_steps(lengths: Lengths, plan: PackPlan, *, epochs: int) -> int:
 
 
 def plan_steps(lengths: Lengths, plan: PackPlan, *, epoch: int, num_micro_steps: int) -> list[list[MicroStep]]:
-    """All micro-steps of one epoch: outer list micro-steps, inner list ranks. Every example stands in it once.
+    """All micro-steps of one epoch: outer list micro-steps, inner list ranks. Every example stands in it once, but
+    with `plan.groups`: then its order is that of `grouped_order`.
 
     Ranks of a micro-step get near-equal tokens; what does not fill up is a ghost. No optimizer step is all ghosts, so
     none is taken on empty gradients.
@@ -98,8 +102,12 @@ def plan_steps(lengths: Lengths, plan: PackPlan, *, epoch: int, num_micro_steps:
 
 def _plan_by_examples(lengths: Lengths, plan: PackPlan, epoch: int, num_micro_steps: int) -> list[list[MicroStep]]:
     assert plan.batch_size is not None
-    order = shuffled(len(lengths), seed=plan.seed, epoch=epoch)
     width = plan.batch_size * plan.world_size
+    if plan.groups is None:
+        order = shuffled(len(lengths), seed=plan.seed, epoch=epoch)
+    else:
+        num_steps, step_width = num_micro_steps // plan.accumulate, width * plan.accumulate
+        order = grouped_order(plan.groups, width=step_width, num_steps=num_steps, seed=plan.seed, epoch=epoch)
     groups = [order[start : start + width] for start in range(0, len(order), width)]
     groups += [[]] * (num_micro_steps - len(groups))
     steps: list[list[MicroStep]] = []

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lightning_nli.batch import PackedBatch
 from lightning_nli.config import OptimConfig
 from lightning_nli.epoch_metrics import EpochMetrics
+from lightning_nli.models.objectives import Objective
 from lightning_nli.models.optim import build_optimizer, build_schedule
-from lightning_nli.types import IGNORE_INDEX, LabelScheme
+from lightning_nli.types import LabelScheme
 
 VAL_PREFIX = "id_val"
 
@@ -32,6 +32,7 @@ class NLIModule(pl.LightningModule):
         compute_dtype: bf16 mode: forward and backward run on bf16 copies of the fp32 weights, gradients are summed in
             fp32. None computes in the weights' own type.
         checkpoint_extras: Plain values stored beside the weights in every checkpoint.
+        objective: Training loss, by default cross-entropy.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class NLIModule(pl.LightningModule):
         seed: int = 1,
         compute_dtype: torch.dtype | None = None,
         checkpoint_extras: dict[str, Any] | None = None,
+        objective: Objective | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.scheme, self.optim, self.seed = scheme, optim, seed
         self.compute_dtype = compute_dtype
         self.checkpoint_extras = checkpoint_extras or {}
+        self.objective = objective or Objective()
         self.val_metrics = EpochMetrics(scheme)
         self.test_metrics = EpochMetrics(scheme)
         self._step_loss: Tensor | None = None
@@ -66,12 +69,13 @@ class NLIModule(pl.LightningModule):
 
     def training_step(self, batch: PackedBatch, batch_idx: int) -> Tensor:
         self._seed_dropout(batch_idx)
-        logits_SC = self(batch)
-        loss_sum = F.cross_entropy(logits_SC, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        share = loss_sum / batch.step_num_segments
+        share = self.objective.share(self(batch), batch, self._sum_over_ranks)
         self._step_loss = share.detach() if self._step_loss is None else self._step_loss + share.detach()
         averaged_away = self.trainer.world_size * self.trainer.accumulate_grad_batches
         return share * averaged_away
+
+    def _sum_over_ranks(self, values: Tensor) -> Tensor:
+        return self.trainer.strategy.reduce(values, reduce_op="sum")  # type: ignore[return-value]
 
     def _seed_dropout(self, batch_idx: int) -> None:
         micro_step = self.current_epoch * int(self.trainer.num_training_batches) + batch_idx
@@ -117,4 +121,8 @@ class NLIModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["lightning_nli"] = self.checkpoint_extras
+        state = self.objective.state()
+        checkpoint["lightning_nli"] = self.checkpoint_extras | ({"objective": state} if state else {})
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.objective.load_state(checkpoint["lightning_nli"].get("objective", {}))

@@ -1,14 +1,14 @@
 """Training losses beside plain cross-entropy; each names the paper its formula is from.
 
-An objective returns this rank's share of the loss of an optimizer step: the shares of all ranks and micro-steps add up to
-it, and so do their gradients. What it knows of a training row it looks up by `example_ids`.
+An objective returns this rank's share of the loss of an optimizer step: the shares of all ranks and micro-steps add up
+to it, and so do their gradients. What it knows of a training row it looks up by `example_ids`.
 
 Shape suffixes: S segments, C labels, G groups, N training rows.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -55,9 +55,8 @@ class Objective:
             batch: What it answered.
             sum_over_ranks: Adds up a tensor over all ranks; every rank calls it equally often.
         """
-        return F.cross_entropy(logits_SC, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum") / (
-            batch.step_num_segments
-        )
+        loss_sum = F.cross_entropy(logits_SC, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        return loss_sum / batch.step_num_segments
 
     def state(self) -> dict[str, Any]:
         """Plain values to go on from, for checkpoints."""
@@ -109,12 +108,12 @@ class Reweight(Objective):
         return (losses_S * self.weights.rows(batch)).sum() / batch.step_num_segments
 
 
-class GroupObjective(Objective):
+class GroupObjective(Objective, ABC):
     """A function of the groups' risks over one optimizer step, R_g = sum_i w_ig loss_i / sum_i w_ig.
 
     Sums and weights are added up over the ranks first, without gradient. The returned share is linear in this rank's
-    losses: its value adds up to the objective, its gradient is sum_g c_g dR_g with fixed c_g = d objective / d R_g. So a
-    step is one micro-step, and must hold rows of every group (`data.groups.grouped_order`).
+    losses: its value adds up to the objective, its gradient is sum_g c_g dR_g with fixed c_g = d objective / d R_g. So
+    a step is one micro-step, and must hold rows of every group (`data.groups.grouped_order`).
 
     Args:
         weights_NG: Share of each training row in each group, (N, G).
@@ -136,7 +135,9 @@ class GroupObjective(Objective):
         risks_G = total_G / weight_G
         value, coefficients_G = self.combine(risks_G)
         part = is_scored_S.sum() / batch.step_num_segments  # of what is not linear in the losses
-        return (coefficients_G * sums_G / weight_G).sum() + part * (value - (coefficients_G * risks_G).sum())
+        linear = (coefficients_G * sums_G / weight_G).sum()
+        share: Tensor = linear + part * (value - (coefficients_G * risks_G).sum())
+        return share
 
 
 class VREx(GroupObjective):
@@ -164,8 +165,8 @@ class VREx(GroupObjective):
 class GroupDRO(GroupObjective):
     """sum_g q_g R_g, where every step first sets q_g to q_g exp(eta R_g) / sum_h q_h exp(eta R_h), from 1/G on.
 
-    Sagawa, Koh, Hashimoto, Liang (2020), "Distributionally Robust Neural Networks for Group Shifts", Algorithm 1, with a
-    mini-batch of all groups a step in place of one group's example.
+    Sagawa, Koh, Hashimoto, Liang (2020), "Distributionally Robust Neural Networks for Group Shifts", Algorithm 1, with
+    a mini-batch of all groups a step in place of one group's example.
 
     Args:
         weights_NG: As `GroupObjective`.

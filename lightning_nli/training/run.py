@@ -33,6 +33,7 @@ from lightning_nli.training.callbacks import StopOnSignal, TrainingProgress, par
 from lightning_nli.training.checkpoint import CheckpointIndex, RunCheckpoints
 from lightning_nli.training.corpora import VAL_NAME, RunData, load_run_data
 from lightning_nli.training.encoder import load_run_encoder
+from lightning_nli.training.objective_data import build_objective
 from lightning_nli.training.result import (
     RESULT_SCHEMA,
     Judge,
@@ -206,6 +207,7 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
         UserError: a setting that the encoder or the machine cannot serve.
     """
     lightning.seed_everything(config.seed, verbose=False)
+    objective, groups = build_objective(config, data)
     loaded, engine, meta = load_run_encoder(config, data)
     spec = encoder_spec(config, loaded, meta)
     tokens = {
@@ -227,6 +229,7 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
         seed=config.seed,
         compute_dtype=engine.compute_dtype,
         checkpoint_extras={"config_hash": config_hash(config), "data": data.fingerprint},
+        objective=objective,
     )
     datamodule = NLIDataModule(
         train=tokens["train"],
@@ -234,6 +237,7 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
             batch_size=None if config.packing.max_tokens else config.packing.batch_size,
             max_tokens=config.packing.max_tokens,
             seed=config.seed,
+            groups=groups,
         ),
         epochs=config.optim.epochs,
         val=tokens.get(VAL_NAME),
