@@ -142,6 +142,8 @@ def test_pseudo_counts_that_make_no_sense_and_nothing_above_the_floor():
         score_tokens(counts, smoothing=-1)
     with pytest.raises(ValueError, match="prior=0"):
         score_tokens(counts, prior=0)
+    with pytest.raises(ValueError, match="correction='bonferroni'"):
+        score_tokens(counts, correction="bonferroni")
 
 
 def test_tokens_by_name_stand_as_whole_words():

@@ -33,7 +33,7 @@ PUBLISHED_TOKENS: dict[str, Label] = {
 }
 """ViLegalNLI's Table 13: token -> label."""
 
-_CHUNK_ROWS = 50_000
+_CHUNK_ROWS = 20_000
 _PIECE = rf"{SYLLABLE}|[^\p{{L}}\p{{M}}\p{{N}}_\s]+"
 _SCORED_SCHEMA: dict[str, pl.DataType] = {
     "token": pl.String(),
@@ -101,8 +101,8 @@ def score_tokens(
       (of one length, above the floor) by labels; labels with longer hypotheses weigh more. `smoothing` is added to each
       cell of token and label (in P(y) only with `table`). Null where token and label never meet and nothing is added.
     - `log_odds`, `z`: log-odds ratio of the label against all others with an informative Dirichlet prior, by its
-      standard error (Monroe, Colaresi, Quinn 2008); the prior is the tokens' own distribution over
-      all labels, `prior` pseudo-counts in all. Null where there is but one token.
+      standard error (Monroe, Colaresi, Quinn 2008); the prior is the tokens' own distribution over all labels, `prior`
+      pseudo-counts in all. Null where there is but one token.
     - `p_value`, `p_adjusted`: Fisher's exact test of token against label (twice the smaller tail), adjusted over all
       rows of the table. It takes hypotheses for independent, which those of one law are not: a description.
 
@@ -118,8 +118,10 @@ def score_tokens(
         `p_label_given_token`, `pmi_bits`, `pmi_nats`, `log_odds`, `z`, `p_value`, `p_adjusted`.
 
     Raises:
-        ValueError: a pseudo-count is negative, or the prior not positive.
+        ValueError: a pseudo-count is negative, the prior not positive, `shares` or `correction` unknown.
     """
+    if shares not in ("rows", "table") or correction not in ("bh", "holm"):
+        raise ValueError(f"shares are of 'rows' or the 'table', corrections 'bh' or 'holm': {shares=}, {correction=}")
     if smoothing < 0 or prior <= 0:
         raise ValueError(f"pseudo-counts are not negative, a prior is positive: {smoothing=}, {prior=}")
     parts = [_score_length(part, counts.rows, smoothing, shares, prior) for part in counts.table.partition_by("n")]
