@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# Tiny models gain nothing from a second thread, and two test processes on two cores would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def shared() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 import json
 import logging
@@ -372,7 +373,8 @@ print(os.getcwd(), *map(int, seen))
 
 def test_t08_in_a_real_java_machine_signals_still_reach_us(models: Path, tmp_path: Path):
     """The wrapper and Java are real; our few classes stand in for VnCoreNLP's, whose models no registry carries."""
-    if find_spec("py_vncorenlp") is None or not (shutil.which("javac") and shutil.which("jar")):
+    is_installed = any(one.name.replace("-", "_") == "py_vncorenlp" for one in importlib.metadata.distributions())
+    if not (is_installed and shutil.which("javac") and shutil.which("jar")):
         pytest.skip("needs the package py_vncorenlp and a Java development kit")
     for name, body in JAVA_SOURCES.items():
         source = tmp_path / f"{name}.java"
