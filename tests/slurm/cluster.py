@@ -150,7 +150,7 @@ def running_cluster(folder: Path, *, cpus: int = 4) -> Iterator[Cluster]:
         for node in NODES:
             inside = 'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && exec slurmd -D -f "$2/slurm.conf" -N "$1"'
             start("unshare", "--uts", "--mount", "sh", "-c", inside, "-", node, str(folder))
-        _until(lambda: cluster.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "2"] * 2, "two idle nodes")
+        _until(lambda: cluster.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "2"], "two idle nodes")
         yield cluster
     finally:
         cluster.run("scancel", "-u", "root")
