@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ __all__ = [
     "check_config",
     "config_hash",
     "config_help",
+    "deciding_settings",
+    "flat_settings",
     "hypothesis_only_twin",
     "leaf_names",
     "load_config",
@@ -64,6 +66,9 @@ _SWITCHES = ("engine.activation_checkpointing", "engine.compile")  # given witho
 
 # What decides where a run lives and how fast it goes, but not what it computes.
 NOT_HASHED = ("run_dir", "resume", "engine.num_workers", "engine.max_time")
+
+BLIND_SETTINGS: dict[str, Any] = {"segments": "hypothesis", "augment": "none", "objective": "cross_entropy"}
+"""What makes a run its own twin on hypotheses alone."""
 
 
 def unknown_name(name: str, *, where: str) -> UserError:
@@ -304,12 +309,26 @@ def _check_baseline(config: ExperimentConfig) -> None:
 
 def config_hash(config: ExperimentConfig) -> str:
     """Eight hex digits over every setting that decides what a run computes."""
+    text = json.dumps(deciding_settings(config), sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def deciding_settings(config: ExperimentConfig) -> dict[str, Any]:
+    """The settings, nested, that decide what a run computes: all but `NOT_HASHED`."""
     values = asdict(config)
     for name in NOT_HASHED:
         group, _, leaf = name.rpartition(".")
         del (values[group] if group else values)[leaf]
-    text = json.dumps(values, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return values
+
+
+def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        dotted = f"{prefix}{name}"
+        flat |= flat_settings(value, f"{dotted}.") if isinstance(value, Mapping) else {dotted: value}
+    return flat
 
 
 def run_folder(config: ExperimentConfig) -> Path:
@@ -323,8 +342,7 @@ def run_folder(config: ExperimentConfig) -> Path:
 
 def hypothesis_only_twin(config: ExperimentConfig) -> ExperimentConfig:
     """The same recipe, plainly trained, on hypotheses alone: what premise gain is measured against."""
-    plain = replace(config, augment="none", objective="cross_entropy")
-    return replace(plain, segments="hypothesis", run_dir=None, resume="never")
+    return replace(config, **BLIND_SETTINGS, run_dir=None, resume="never")
 
 
 def cache_root() -> Path:

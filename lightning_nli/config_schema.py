@@ -129,7 +129,8 @@ class ExperimentConfig:
     """One training run.
 
     Attributes:
-        data: Source, `READER:PATH[#SPLIT]` or `sample[:N]`; repeat the flag for several.
+        data: Source, `READER:PATH[#SPLIT]`, a file, or `sample[:N]`; repeat the flag for a mixture, with a share of
+            each as `SOURCE@2000` or `SOURCE@0.5` (`lnli data check --help` has the whole grammar).
         train_split: Published split to train on.
         val_split: Split that chooses the checkpoint: `auto` (the corpus' dev split, else drawn from train), `drawn`,
             `none` (no selection: the last checkpoint counts), or a published split's name.
@@ -152,7 +153,7 @@ class ExperimentConfig:
         segments: Texts the model sees, in order, joined by commas: `premise,hypothesis`, `hypothesis`, ...; `auto`
             takes all that the corpus has.
         subset: Use at most this many rows of every split (whole premises); null for all.
-        label_scheme: `auto` (the corpus' own), `binary`, `three_way` or `wills`.
+        label_scheme: `auto` (the corpus' own), `binary`, `three_way` or `wills`; finer labels are folded into `binary`.
         seed: Seed of a new head, shuffling and dropout.
         split_seed: Seed of drawn splits and subsets.
         run_dir: Folder of the run; null for runs/NAME-HASH of these settings.

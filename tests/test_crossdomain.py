@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from lightning_nli.cli.main import main
+from lightning_nli.crossdomain.launch import worker_command
 from lightning_nli.crossdomain.leaderboard import COLUMNS, build_leaderboard
 from lightning_nli.crossdomain.records import STALE_S, lease, open_board, read_records, write_json
 from lightning_nli.crossdomain.runner import fold_data, make_board, reopen_board, run_cells
@@ -141,16 +141,7 @@ def test_a_lease_is_held_by_one_and_taken_over_when_its_heart_stops(board, tmp_p
 @pytest.mark.slow
 def test_a_runner_killed_at_random_and_restarted_ends_with_the_same_records(board, tmp_path):
     made = make_board(tmp_path / "killed", board.suite)
-    command = [
-        sys.executable,
-        "-m",
-        "lightning_nli",
-        "cross-domain",
-        "work",
-        str(made.folder),
-        "--models",
-        "hyponly-v1",
-    ]
+    command = worker_command(made.folder, ["hyponly-v1"])
     rng = random.Random(5)
     for _ in range(3):
         runner = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)

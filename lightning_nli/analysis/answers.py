@@ -12,7 +12,7 @@ import polars as pl
 
 from lightning_nli.analysis.overlap import add_overlap
 from lightning_nli.analysis.slices import describe_rows, scored_unit, unicode_form
-from lightning_nli.config import ExperimentConfig, config_hash, hypothesis_only_twin, load_config
+from lightning_nli.config import ExperimentConfig, config_hash, hypothesis_only_twin
 from lightning_nli.data.text import normalize_expr
 from lightning_nli.metrics import SMALLEST_PROBABILITY, label_indices
 from lightning_nli.training.corpora import RunData, load_run_data
@@ -171,17 +171,6 @@ def _swapped_answers(table: pl.DataFrame, kind: str, scheme: LabelScheme) -> lis
         asked = pl.when(pl.col(score) > 0.5).then(yes).when(pl.col(score).is_not_null()).then(no)
         found.append(asked.cast(pl.Int64).alias(f"{kind}_answer"))
     return found
-
-
-def read_config(folder: Path) -> ExperimentConfig:
-    """Settings of the run in `folder`, without loading torch.
-
-    Raises:
-        UserError: it holds no run.
-    """
-    if not (folder / "config.yaml").exists():
-        raise UserError(f"{folder} is not a run folder (no config.yaml)")
-    return load_config(folder / "config.yaml")
 
 
 def _data_settings(config: ExperimentConfig) -> ExperimentConfig:

@@ -86,15 +86,16 @@ def _artifact_page(analysis: CorpusAnalysis, published: pl.DataFrame | None) -> 
     yield _trigger_table(analysis.triggers)
 
 
+def _token_cells(row: dict[str, Any]) -> tuple[Cell, ...]:
+    """The cells that every table of tokens begins with."""
+    return row["token"], row["label"], row["label_rows"], row["rows"], percent(row["p_label_given_token"])
+
+
 def _token_table(analysis: CorpusAnalysis) -> Table:
     shown = analysis.tokens.group_by("label", maintain_order=True).head(_SHOWN_TOKENS)
     rows = tuple(
         (
-            row["token"],
-            row["label"],
-            row["label_rows"],
-            row["rows"],
-            percent(row["p_label_given_token"]),
+            *_token_cells(row),
             *(plain(row[name], 2) for name in ("pmi_bits", "pmi_nats", "log_odds", "z")),
             _p_value(row["p_adjusted"]),
         )
@@ -113,11 +114,7 @@ def _published_token_table(tokens: pl.DataFrame, published: pl.DataFrame | None)
     printed = _printed(published, 13, "pmi")
     rows = tuple(
         (
-            row["token"],
-            row["label"],
-            row["label_rows"],
-            row["rows"],
-            percent(row["p_label_given_token"]),
+            *_token_cells(row),
             plain(row["pmi_bits"], 2),
             plain(row["pmi_nats"], 2),
             plain(row["highest_pmi_bits"], 2),

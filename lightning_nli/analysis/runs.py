@@ -17,7 +17,6 @@ from lightning_nli.analysis.answers import (
     SetRows,
     find_twin,
     read_answers,
-    read_config,
     read_set,
     run_names,
 )
@@ -47,6 +46,7 @@ from lightning_nli.analysis.slices import BinScore, Slice, cut_rows, score_bins,
 from lightning_nli.config import cache_root
 from lightning_nli.training.corpora import load_run_data
 from lightning_nli.training.result import Judge, Predictor
+from lightning_nli.training.run_folder import read_run_config
 from lightning_nli.types import LabelScheme
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def analyze_runs(
     Raises:
         UserError: a run is not there, has no such set, or scored other rows than the first.
     """
-    configs = [read_config(folder) for folder in folders]
+    configs = [read_run_config(folder) for folder in folders]
     one_set = read_set(configs[0], set_name, words)
     runs = [
         read_answers(folder, name, config, one_set)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_nli.cli.logs import set_up_logging
+from lightning_nli.cli.options import add_on_bad_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,9 +67,7 @@ def _build_parser() -> argparse.ArgumentParser:
         formatter_class=style,
     )
     data.add_argument("source", metavar="SOURCE", help="what to read, READER:PATH[#SPLIT] or sample[:N]")
-    data.add_argument(
-        "--on-bad-row", choices=("error", "drop"), default="error", help="unusable rows: fail (default) or leave out"
-    )
+    add_on_bad_row(data)
     data.add_argument("--tokenizer", metavar="MODEL", help="also lengths in the tokens of this encoder (as --model)")
     data.add_argument("--pos", choices=("pyvi", "underthesea"), help="also parts of speech, by this tagger (slow)")
     _add_common(data)

@@ -14,6 +14,7 @@ from lightning_nli.types import DOMAINS, UserError
 
 if TYPE_CHECKING:
     from lightning_nli.crossdomain.runner import Board
+    from lightning_nli.crossdomain.suite import Suite
 
 EXIT_FAILED_CELLS = 3
 
@@ -77,11 +78,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _models(text: str) -> list[str]:
+def model_names(text: str) -> list[str]:
+    """Names in `--models A,B`.
+
+    Raises:
+        UserError: there is none, or one twice.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or len(set(names)) != len(names):
         raise UserError(f"--models '{text}': name each model once, separated by commas")
     return names
+
+
+def board_folder(given: Path | None, suite: Suite) -> Path:
+    """Where a suite's board lives."""
+    return given or Path("boards") / f"{suite.name}-{suite.version}"
 
 
 def _board(args: argparse.Namespace) -> Board:
@@ -89,7 +100,7 @@ def _board(args: argparse.Namespace) -> Board:
     from lightning_nli.crossdomain.suite import load_suite
 
     suite = load_suite(args.suite)
-    return make_board(args.board or Path("boards") / f"{suite.name}-{suite.version}", suite)
+    return make_board(board_folder(args.board, suite), suite)
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -163,7 +174,7 @@ def _plan(args: argparse.Namespace) -> int:
     suite = load_suite(args.suite)
     pool = load_pool(suite)
     folds = {fold.name: fold for fold in build_folds(suite, pool)}
-    cells = plan_cells(suite, pool, list(folds.values()), _models(args.models))
+    cells = plan_cells(suite, pool, list(folds.values()), model_names(args.models))
     rows: list[dict[str, Any]] = [
         {
             "model": model,
@@ -196,7 +207,7 @@ def _run(args: argparse.Namespace) -> int:
     from lightning_nli.crossdomain.launch import run_local, run_on_ray
     from lightning_nli.crossdomain.records import missing_cells
 
-    models = _models(args.models)
+    models = model_names(args.models)
     board = _board(args)
     cells = board.cells(models)
     ids = [cell.cell_id for cell in cells]
@@ -270,7 +281,7 @@ def _work(args: argparse.Namespace) -> int:
 
     board = reopen_board(args.board)
     silence_libraries()
-    failed = run_cells(board, board.cells(_models(args.models)), retry_failed=args.retry_failed)
+    failed = run_cells(board, board.cells(model_names(args.models)), retry_failed=args.retry_failed)
     return EXIT_FAILED_CELLS if failed else 0
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from lightning_nli.cli.data_model import describe_for_model, model_lines
 from lightning_nli.cli.data_split import OUT_SUFFIXES, add_split_arguments, split_source, write_examples
+from lightning_nli.cli.options import add_on_bad_row
 from lightning_nli.data.readers import READERS, fingerprint, read_source
 from lightning_nli.data.schema import Corpus
 from lightning_nli.data.sources import SOURCE_HELP
@@ -70,7 +71,7 @@ def _build_parser() -> argparse.ArgumentParser:
     check.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     check.add_argument("--strict", action="store_true", help="duplicates and leaks are errors too")
     check.add_argument("--model", metavar="NAME", help="also tokens a pair and word segmentation for this encoder")
-    _add_on_bad_row(check)
+    add_on_bad_row(check)
     convert = commands.add_parser(
         "convert",
         help="write a source as JSON lines, CSV or Parquet",
@@ -84,7 +85,7 @@ def _build_parser() -> argparse.ArgumentParser:
         "--to", choices=[suffix[1:] for suffix in OUT_SUFFIXES], help="format, if OUT's name does not say"
     )
     convert.add_argument("--force", action="store_true", help="overwrite OUT")
-    _add_on_bad_row(convert)
+    add_on_bad_row(convert)
     split = commands.add_parser(
         "split",
         help="write a train, dev and test split of one's own",
@@ -94,17 +95,8 @@ def _build_parser() -> argparse.ArgumentParser:
         formatter_class=style,
     )
     add_split_arguments(split)
-    _add_on_bad_row(split)
+    add_on_bad_row(split)
     return parser
-
-
-def _add_on_bad_row(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--on-bad-row",
-        choices=["error", "drop"],
-        default="error",
-        help="unusable rows: fail (default) or leave them out",
-    )
 
 
 def _check(args: argparse.Namespace) -> int:

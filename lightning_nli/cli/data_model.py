@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from lightning_nli.data.schema import Corpus
 from lightning_nli.types import UserError
@@ -33,6 +32,7 @@ def describe_for_model(name: str, corpora: Sequence[Corpus]) -> dict[str, Any]:
     from lightning_nli.models.offline import is_built_here, resolve_model
     from lightning_nli.models.registry import model_card
     from lightning_nli.models.words import count_joined_rows, expects_words, resolve_segmenter
+    from lightning_nli.training.corpora import segments_of
 
     if is_built_here(name):
         raise UserError(f"--model {name}: it is built from a run's own texts; there is nothing to check")
@@ -47,7 +47,7 @@ def describe_for_model(name: str, corpora: Sequence[Corpus]) -> dict[str, Any]:
     joined, rows = count_joined_rows(frames, ("premise", "hypothesis"))
     sources = {}
     for corpus in corpora:
-        spec = EncoderSpec(tokenizer, _segments(corpus.frame), max_length=1_000_000, segmenter=segmenter)
+        spec = EncoderSpec(tokenizer, segments_of(corpus.frame), max_length=1_000_000, segmenter=segmenter)
         lengths = tokenize_split(corpus.frame, spec, corpus.scheme).lengths
         sources[corpus.source] = {
             "tokens": {
@@ -82,10 +82,6 @@ def model_lines(report: dict[str, Any]) -> list[str]:
             f"  {missing} of {report['rows']} rows have no '_' joins, which it expects: they will be segmented"
         )
     return lines
-
-
-def _segments(frame: pl.DataFrame) -> tuple[str, ...]:
-    return ("premise", "hypothesis") if frame["condition"].null_count() else ("hypothesis", "condition", "premise")
 
 
 def _sane(length: int | None) -> int | None:

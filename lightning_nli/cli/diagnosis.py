@@ -20,6 +20,7 @@ from typing import Any
 from lightning_nli.config import cache_root
 from lightning_nli.data.text import SEGMENTERS, WordSegmenter
 from lightning_nli.data.vncorenlp import FOLDER_VARIABLE
+from lightning_nli.training.hardware import has_native_bf16
 from lightning_nli.types import UserError
 
 GIB = 2**30
@@ -90,7 +91,7 @@ def diagnose() -> tuple[list[Finding], Machine]:
         findings.append(Finding("gpu", "torch", State.BROKEN, f"import fails: {_reason(error)}", mend))
     else:
         accelerator = "gpu" if torch.cuda.device_count() else "cpu"
-        native_bf16 = has_native_bf16(torch, accelerator)
+        native_bf16 = has_native_bf16(accelerator)
         findings += [*_gpus(torch), *_precision(accelerator, native_bf16), *_attention(torch, accelerator, native_bf16)]
     segmenters = list(_segmenters())
     for found in (_deepspeed(), _slurm(), _ray(), _offline_models(), segmenters, _cache()):
@@ -143,13 +144,6 @@ def _version_of(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def has_native_bf16(torch: Any, accelerator: str) -> bool:
-    """As `training.strategy.has_native_bf16`, without the ten seconds that importing the trainer can take."""
-    if accelerator == "gpu":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def _gpus(torch: Any) -> Iterator[Finding]:

@@ -6,7 +6,6 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +37,8 @@ def main(argv: list[str]) -> int:
     Raises:
         UserError: options contradict each other, or SLURM refuses the job.
     """
-    own, _, rest = _split(argv)
+    place = argv.index("--") if "--" in argv else len(argv)
+    own, rest = argv[:place], argv[place + 1 :]
     args = _parser().parse_args(own)
     from lightning_nli.launch.slurm import cancel, check_job, render_sbatch, submit
 
@@ -67,14 +67,6 @@ def main(argv: list[str]) -> int:
         )
         first = first or job
     return 0
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    words = list(argv)
-    if "--" not in words:
-        return words, "", []
-    place = words.index("--")
-    return words[:place], "--", words[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -172,13 +164,13 @@ def _board_jobs(common: JobSpec, rest: list[str], runners: int) -> list[JobSpec]
     parser.add_argument("--models", required=True)
     parser.add_argument("--board", type=Path)
     known = parser.parse_args([word for word in rest if word != "run"])
+    from lightning_nli.cli.cross_domain import board_folder, model_names
     from lightning_nli.crossdomain.runner import make_board
     from lightning_nli.crossdomain.suite import load_suite
 
     suite = load_suite(known.suite)
-    folder = known.board or Path("boards") / f"{suite.name}-{suite.version}"
-    board = make_board(folder, suite)
-    board.cells([name.strip() for name in known.models.split(",") if name.strip()])  # a mistake is told here
+    folder = board_folder(known.board, suite)
+    make_board(folder, suite).cells(model_names(known.models))  # a mistake is told here
     work = ("lnli", "cross-domain", "work", str(folder), "--models", known.models)
     page = ("lnli", "leaderboard", str(folder), "--html", str(folder / "board.html"), "--force")
     return [

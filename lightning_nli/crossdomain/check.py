@@ -18,11 +18,10 @@ def fold_problems(pool: Pool, fold: Fold) -> list[str]:
     Training and `id_val` rows may share with the tested rows: no row, no pair under any spelling, no held-out domain;
     and, where laws are guarded, no law and no premise that says almost the same. Every row of unknown domain is out.
     """
-    frame = pool.compared
-    tested = _rows(frame, fold.test)
+    tested = pool.compared_rows(fold.test)
     problems: list[str] = []
     for part, ids in (("train", fold.train), ("id_val", fold.id_val)):
-        rows = _rows(frame, ids)
+        rows = pool.compared_rows(ids)
         shares = {
             f"rows both {'train' if part == 'train' else 'choose'} and are tested": rows["example_id"].is_in(
                 tested["example_id"].implode()
@@ -44,10 +43,6 @@ def fold_problems(pool: Pool, fold: Fold) -> list[str]:
     if not (fold.train and fold.id_val and fold.test):
         problems.append(f"{fold.name}: {len(fold.train)} train, {len(fold.id_val)} id_val, {len(fold.test)} test rows")
     return problems
-
-
-def _rows(frame: pl.DataFrame, ids: Sequence[str]) -> pl.DataFrame:
-    return frame.filter(pl.col("example_id").is_in(pl.Series(list(ids), dtype=pl.String).implode()))
 
 
 def _near_tested(pool: Pool, rows: pl.DataFrame, tested: pl.DataFrame) -> pl.Series:

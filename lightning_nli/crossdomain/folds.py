@@ -287,5 +287,6 @@ def _cut_id_val(rest: pl.DataFrame, unit: str, seed: int) -> tuple[tuple[str, ..
 
 
 def _hash_order(frame: pl.DataFrame, seed: int) -> tuple[str, ...]:
+    draws = {premise: stable_unit(premise, seed) for premise in frame["premise_id"].unique()}
     rows = frame.select("premise_id", "example_id").iter_rows()
-    return tuple(id_ for _, _, id_ in sorted((stable_unit(premise, seed), premise, id_) for premise, id_ in rows))
+    return tuple(id_ for _, _, id_ in sorted((draws[premise], premise, id_) for premise, id_ in rows))

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from lightning_nli.config import BLIND_SETTINGS
 from lightning_nli.crossdomain.folds import Fold
 from lightning_nli.crossdomain.pool import DomainSize, Pool
 from lightning_nli.crossdomain.records import read_board_suite, read_records
@@ -179,7 +180,7 @@ class _Scope:
 def _scope(pool: Pool, folds: Mapping[str, Fold]) -> _Scope:
     regime = main_regime(folds)
     own = [name for name in folds if name.partition(":")[0] == regime]
-    tested = {name: _tested(pool, folds[name]) for name in own}
+    tested = {name: pool.compared_rows(folds[name].test) for name in own}
     cells: dict[str, list[str]] = {}
     parts: dict[str, DomainSize] = {}
     if regime == OUT:
@@ -193,10 +194,6 @@ def _scope(pool: Pool, folds: Mapping[str, Fold]) -> _Scope:
             if part_rows.height:
                 cells[size.domain], parts[size.domain] = own, _size(size.domain, part_rows)
     return _Scope(regime, parts, cells, [name for name in folds if name not in own])
-
-
-def _tested(pool: Pool, fold: Fold) -> pl.DataFrame:
-    return pool.compared.filter(pl.col("example_id").is_in(pl.Series(list(fold.test), dtype=pl.String).implode()))
 
 
 def _size(name: str, rows: pl.DataFrame) -> DomainSize:
@@ -350,10 +347,6 @@ def _minus(first: Figure, second: Figure) -> Figure:
 
 
 def _twin_key(settings: Mapping[str, Any]) -> str:
-    """What a model shares with its twin on hypotheses alone: all settings but segments and swapped premises."""
-    rest = {
-        name: value
-        for name, value in settings.items()
-        if name not in ("segments", "augment", "seed", "run_dir", "resume")
-    }
-    return repr(sorted(rest.items()))
+    """What a model shares with its twin on hypotheses alone (`config.hypothesis_only_twin`), whatever the seed."""
+    shared = {name: value for name, value in settings.items() if name not in ("seed", "run_dir", "resume")}
+    return repr(sorted((shared | BLIND_SETTINGS).items()))

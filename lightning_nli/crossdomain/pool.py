@@ -82,6 +82,10 @@ class Pool:
             "example_id", "premise_id", "law_id", names=names, pair=pair_comparison_expr(), text=text
         )
 
+    def compared_rows(self, ids: Sequence[str]) -> pl.DataFrame:
+        """Rows of `compared` by id, in the order of the pool."""
+        return self.compared.filter(pl.col("example_id").is_in(pl.Series(list(ids), dtype=pl.String).implode()))
+
     @property
     def core_domains(self) -> list[str]:
         return [size.domain for size in self.domains if size.is_core]

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ from lightning_nli.crossdomain.suite import Cell, Suite, build_folds, check_suit
 from lightning_nli.data.identity import fingerprint
 from lightning_nli.metrics import score
 from lightning_nli.swaps import augment_with_swaps, parse_augment
-from lightning_nli.training.corpora import VAL_NAME, RunData
+from lightning_nli.training.corpora import VAL_NAME, RunData, segments_of
+from lightning_nli.training.result import Judge
 from lightning_nli.types import UserError
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,11 @@ class Board:
     suite: Suite
     pool: Pool
     folds: dict[str, Fold]
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Swaps and hard rows, the same for every cell."""
+        return Judge.of(self.pool.frame, self.pool.scheme)
 
     def cells(self, models: Sequence[str]) -> list[Cell]:
         return plan_cells(self.suite, self.pool, list(self.folds.values()), models)
@@ -77,8 +84,7 @@ def reopen_board(folder: Path) -> Board:
     """
     stored = read_board_suite(folder)
     suite = check_suite(stored.suite, str(folder / "suite.json"))
-    board = make_board(folder, suite)
-    return board
+    return make_board(folder, suite)
 
 
 def run_cells(
@@ -163,12 +169,10 @@ def run_cell(board: Board, cell: Cell) -> str:
 
 
 def _train(board: Board, cell: Cell, scratch: Path) -> dict[str, Any]:
-    from lightning_nli.training.result import Judge
     from lightning_nli.training.run import train_on
 
     config = replace(cell.config, run_dir=str(scratch), resume="never")
-    judge = Judge.of(board.pool.frame, board.pool.scheme)
-    result = train_on(config, fold_data(board, cell), scratch, quiet=True, judge=judge)
+    result = train_on(config, fold_data(board, cell), scratch, quiet=True, judge=board.judge)
     return {name: value for name, value in result.items() if name != "config"} | {"config": asdict(cell.config)}
 
 
@@ -184,16 +188,16 @@ def fold_data(board: Board, cell: Cell) -> RunData:
     if swaps is not None:
         held = [*scored.values(), *tests.values()]
         train = pl.concat([train, augment_with_swaps(train, held, scheme, hard=swaps[0], random=swaps[1])])
-    segments = ("premise", "hypothesis") if config.segments == "auto" else tuple(config.segments.split(","))
+    rows = pl.concat([train, *scored.values(), *tests.values()])
     return RunData(
         train=train,
         scored=scored | tests,
         published_train=published,
         scheme=scheme,
-        segments=segments,
+        segments=segments_of(rows, config.segments),
         bad_rows=(),
         sources=board.suite.data,
-        fingerprint=fingerprint(pl.concat([train, *scored.values(), *tests.values()])),
+        fingerprint=fingerprint(rows),
         duplicates={},
     )
 

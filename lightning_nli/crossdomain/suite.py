@@ -9,11 +9,11 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lightning_nli.config import ExperimentConfig, parse_config
+from lightning_nli.config import ExperimentConfig, deciding_settings, flat_settings, parse_config
 from lightning_nli.crossdomain.folds import (
     Fold,
     disjoint,
@@ -166,7 +166,7 @@ def check_suite(values: Mapping[str, Any], where: str) -> Suite:
     if not suite.seeds or len(set(suite.seeds)) != len(suite.seeds):
         raise UserError(f"{where}: seeds must be different whole numbers, at least one")
     for owner, settings in {"recipe": suite.recipe, **suite.models}.items():
-        taken = sorted(name for name in _leaves(settings) if name in OWNED)
+        taken = sorted(name for name in flat_settings(settings) if name in OWNED)
         if taken:
             raise UserError(f"{where}: {owner} may not set {', '.join(taken)}: the suite does")
     return suite
@@ -236,9 +236,9 @@ def model_config(suite: Suite, model: str, seed: int) -> ExperimentConfig:
         UserError: a setting is unknown or mistyped.
     """
     own = suite.models.get(model, BUILT_IN_MODELS.get(model, {"model": model}))
-    settings = dict(_leaves(own))
+    settings = flat_settings(own)
     if "method" not in settings:
-        settings = dict(_leaves(suite.recipe)) | settings
+        settings = flat_settings(suite.recipe) | settings
     flags = [part for name, value in settings.items() for part in (f"--{name}", _flag_value(value))]
     try:
         config = parse_config([*flags, "--seed", str(seed), "--split-seed", str(suite.split_seed)])
@@ -264,23 +264,10 @@ def plan_cells(suite: Suite, pool: Pool, folds: Sequence[Fold], models: Sequence
 
 def cell_hash(key: Mapping[str, Any], config: ExperimentConfig, fold: Fold, selection: str) -> str:
     """Twelve hex digits over suite, data, settings, rows and seed."""
-    settings = asdict(config)
-    for name in ("run_dir", "resume"):
-        del settings[name]
-    for name in ("num_workers", "max_time"):
-        del settings["engine"][name]
+    settings = deciding_settings(config)
     rows = {"train": fold.train, "id_val": fold.id_val, "tests": {name: ids for name, ids in fold.tests.items()}}
     text = json.dumps([dict(key), settings, rows, selection], sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode("utf-8"), digest_size=6).hexdigest()
-
-
-def _leaves(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by dotted name."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        dotted = f"{prefix}{name}"
-        flat |= _leaves(value, f"{dotted}.") if isinstance(value, Mapping) else {dotted: value}
-    return flat
 
 
 def _flag_value(value: Any) -> str:

@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 _REPLACED = LOOKALIKE_LETTERS | dict.fromkeys(SPACE_CHARACTERS, " ") | dict.fromkeys(REMOVED_CHARACTERS, "")
 _TRANSLATION = {ord(character): replacement for character, replacement in _REPLACED.items()}
 _WORD = re.compile(r"(?u)\b\w+\b")
-_JOINED_TOKEN = re.compile(r"[^\W_]_[^\W_]")
+JOINED_TOKEN = r"[^\W_]_[^\W_]"
+"""Two syllables of a word joined by `_`, as a pattern for Python and polars alike."""
 _TONES = "\u0300\u0301\u0303\u0309\u0323"  # grave, acute, tilde, hook, dot below
 _TONE_PLACES = {  # "oà " -> "òa ": a rhyme that ends its word, the tone on its second vowel or on its first
     unicodedata.normalize("NFC", f"{first}{second}{tone} "): unicodedata.normalize("NFC", f"{first}{tone}{second} ")
@@ -84,7 +85,7 @@ def word_set(text: str) -> set[str]:
 
 def is_segmented(text: str) -> bool:
     """Whether a token of `text` is joined by `_`, as word segmenters join the syllables of a word."""
-    return _JOINED_TOKEN.search(text) is not None
+    return re.search(JOINED_TOKEN, text) is not None
 
 
 @dataclass(frozen=True, slots=True)

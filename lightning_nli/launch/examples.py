@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from lightning_nli.launch.slurm import JobSpec, check_job, render_sbatch
@@ -11,51 +12,41 @@ _VENV = ("source .venv/bin/activate",)
 _CACHE = "/shared/lnli-cache"
 _RECIPE = ("--config", "experiments/vilegalnli/xlmr-large.yaml", "--resume", "auto")
 
+_FIT = JobSpec(
+    name="lnli-fit",
+    command=("lnli", "fit", *_RECIPE, "--devices", "1"),
+    gpus_per_node=1,
+    cpus_per_task=8,
+    time="12:00:00",
+    partition="gpu",
+    prelude=_VENV,
+    cache=_CACHE,
+)
+
 EXAMPLES = {
-    "single-node.sbatch": JobSpec(
-        name="lnli-fit",
+    "single-node.sbatch": replace(
+        _FIT,
         command=("lnli", "fit", *_RECIPE, "--strategy", "ddp", "--devices", "4"),
         gpus_per_node=4,
         tasks_per_node=4,
-        cpus_per_task=8,
-        time="12:00:00",
-        partition="gpu",
-        prelude=_VENV,
-        cache=_CACHE,
     ),
-    "multi-node-deepspeed.sbatch": JobSpec(
+    "multi-node-deepspeed.sbatch": replace(
+        _FIT,
         name="lnli-deepspeed",
         command=("lnli", "fit", *_RECIPE, "--strategy", "deepspeed", "--devices", "8", "--num-nodes", "2"),
         nodes=2,
         gpus_per_node=8,
         tasks_per_node=8,
-        cpus_per_task=8,
         time="1-00:00:00",
-        partition="gpu",
-        prelude=_VENV,
-        cache=_CACHE,
     ),
-    "cross-domain-array.sbatch": JobSpec(
+    "cross-domain-array.sbatch": replace(
+        _FIT,
         name="lnli-cross-domain",
         command=("lnli", "cross-domain", "work", "boards/vilegalnli-devtest-lodo-1", "--models", "e5-small,hyponly-v1"),
-        gpus_per_node=1,
-        cpus_per_task=8,
         time="08:00:00",
-        partition="gpu",
         array="0-7",
-        prelude=_VENV,
-        cache=_CACHE,
     ),
-    "container.sbatch": JobSpec(
-        name="lnli-container",
-        command=("lnli", "fit", *_RECIPE, "--devices", "1"),
-        gpus_per_node=1,
-        cpus_per_task=8,
-        time="12:00:00",
-        partition="gpu",
-        container="lightning-nli.sif",
-        cache=_CACHE,
-    ),
+    "container.sbatch": replace(_FIT, name="lnli-container", container="lightning-nli.sif", prelude=()),
 }
 """File name -> job."""
 

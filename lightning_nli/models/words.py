@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from lightning_nli.data.text import JOINED_TOKEN
 from lightning_nli.models.registry import model_card
 from lightning_nli.types import UserError
 
@@ -16,7 +17,6 @@ log = logging.getLogger(__name__)
 
 _TAKEN_BY_AUTO = ("pyvi", "underthesea")
 _TOKENIZERS_OF_WORDS = ("PhobertTokenizer", "PhobertTokenizerFast")
-_JOINED = r"[^\W_]_[^\W_]"  # `is_segmented` of data/text.py, for a column
 
 
 def expects_words(name: str, tokenizer: Any) -> bool:
@@ -54,7 +54,7 @@ def resolve_segmenter(asked: str, name: str, tokenizer: Any) -> str:
 
 def count_joined_rows(frames: Iterable[pl.DataFrame], columns: Sequence[str]) -> tuple[int, int]:
     """Rows in which a token of some text is joined by `_`, and rows in all."""
-    has_joined = pl.any_horizontal(pl.col(name).str.contains(_JOINED) for name in columns)
+    has_joined = pl.any_horizontal(pl.col(name).str.contains(JOINED_TOKEN) for name in columns)
     counts = [(int(frame.select(has_joined.fill_null(False).sum()).item()), frame.height) for frame in frames]
     return sum(joined for joined, _ in counts), sum(rows for _, rows in counts)
 

@@ -122,7 +122,7 @@ def load_run_data(config: ExperimentConfig) -> RunData:
         scored=scored,
         published_train=published_train,
         scheme=scheme,
-        segments=_segments(config, rows),
+        segments=segments_of(rows, config.segments),
         bad_rows=tuple(bad_rows),
         sources=config.sources,
         fingerprint=fingerprint(rows),
@@ -252,12 +252,17 @@ def _test_rows(corpus: Corpus, config: ExperimentConfig) -> pl.DataFrame | None:
     return _rows_of(corpus, choice, "--test-split")
 
 
-def _segments(config: ExperimentConfig, rows: pl.DataFrame) -> tuple[str, ...]:
-    if config.segments != "auto":
-        segments = tuple(config.segments.split(","))
+def segments_of(rows: pl.DataFrame, asked: str = "auto") -> tuple[str, ...]:
+    """Text columns that a model sees, in order (`--segments`); `auto` takes all that every row has.
+
+    Raises:
+        UserError: rows lack a column that is asked for.
+    """
+    if asked != "auto":
+        segments = tuple(asked.split(","))
         for name in segments:
             if rows[name].null_count():
-                raise UserError(f"--segments {config.segments}: {rows[name].null_count()} rows have no '{name}'")
+                raise UserError(f"--segments {asked}: {rows[name].null_count()} rows have no '{name}'")
         return segments
     if rows["condition"].null_count() == 0:
         return ("hypothesis", "condition", "premise")

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lightning_nli.config import NOT_HASHED, ExperimentConfig, config_hash, load_config, save_config
+from lightning_nli.config import NOT_HASHED, ExperimentConfig, config_hash, flat_settings, load_config, save_config
 from lightning_nli.data.schema import BadRow
 from lightning_nli.types import UserError
 
@@ -67,18 +67,22 @@ def _check_same_settings(path: Path, config: ExperimentConfig) -> None:
     earlier = load_config(path)
     if config_hash(earlier) == config_hash(config):
         return
-    before, now = _flat(asdict(earlier)), _flat(asdict(config))
+    before, now = flat_settings(asdict(earlier)), flat_settings(asdict(config))
     changed = [
         f"{name}: {before[name]} -> {now[name]}" for name in now if before[name] != now[name] and name not in NOT_HASHED
     ]
     raise UserError(f"{path.parent} was begun with other settings ({'; '.join(changed)}); give another --run-dir")
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
+def read_run_config(folder: Path) -> ExperimentConfig:
+    """Settings of the run in `folder`.
+
+    Raises:
+        UserError: it holds no run.
+    """
+    if not (folder / "config.yaml").exists():
+        raise UserError(f"{folder} is not a run folder (no config.yaml)")
+    return load_config(folder / "config.yaml")
 
 
 def describe_environment() -> dict[str, Any]:

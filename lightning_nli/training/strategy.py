@@ -15,6 +15,7 @@ from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, SingleD
 
 from lightning_nli.config import EngineConfig
 from lightning_nli.models.registry import architecture_of
+from lightning_nli.training.hardware import has_native_bf16
 from lightning_nli.types import UserError
 
 if TYPE_CHECKING:
@@ -76,13 +77,6 @@ def check_slurm(engine: EngineConfig) -> None:
             f"SLURM_NTASKS={started}, but --devices {engine.devices} x --num-nodes {engine.num_nodes} is {wanted}: "
             f"start as many tasks (--nodes={engine.num_nodes} --ntasks-per-node={engine.devices}) or change the flags"
         )
-
-
-def has_native_bf16(accelerator: str) -> bool:
-    """Whether bf16 matrix products run in hardware."""
-    if accelerator == "gpu":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def resolve_precision(engine: EngineConfig, accelerator: str, *, family: str | None = None) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lightning_nli.config import ExperimentConfig, cache_root, load_config
+from lightning_nli.config import ExperimentConfig, cache_root
 from lightning_nli.data.text import WordSegmenter
 from lightning_nli.data.tokenization import EncoderSpec
 from lightning_nli.models.encoder import LoadedEncoder, wrap_encoder
@@ -21,6 +21,7 @@ from lightning_nli.models.offline import resolve_model
 from lightning_nli.models.registry import Road, architecture_of
 from lightning_nli.models.vocabulary import restore_vocabulary, vocabulary_size
 from lightning_nli.training.checkpoint import CheckpointIndex, read_weights
+from lightning_nli.training.run_folder import read_run_config
 from lightning_nli.training.scoring import Scorer
 from lightning_nli.training.strategy import resolve_accelerator, resolve_precision
 from lightning_nli.types import SCHEMES, LabelScheme, UserError
@@ -170,17 +171,6 @@ class OpenedRun:
     scheme: LabelScheme
     checkpoint: Path
     scorer: Scorer
-
-
-def read_run_config(folder: Path) -> ExperimentConfig:
-    """Settings of the run in `folder`.
-
-    Raises:
-        UserError: it holds no run.
-    """
-    if not (folder / "config.yaml").exists():
-        raise UserError(f"{folder} is not a run folder (no config.yaml)")
-    return load_config(folder / "config.yaml")
 
 
 def open_run(
