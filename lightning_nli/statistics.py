@@ -183,12 +183,11 @@ def mean_of(statistic: Statistic, parts: int) -> Statistic:
     return mean
 
 
-def difference_of(statistic: Statistic) -> Statistic:
-    """The figure of the first half of the sums minus that of the second: two models on the same rows."""
+def difference_of(first: Statistic, second: Statistic, *, width: int) -> Statistic:
+    """One figure minus another whose sums lie beside its own, from `width` on: two models on the same rows."""
 
     def difference(sums: FloatArray) -> FloatArray:
-        half = sums.shape[-1] // 2
-        return statistic(sums[..., :half]) - statistic(sums[..., half:])
+        return first(sums[..., :width]) - second(sums[..., width:])
 
     return difference
 

@@ -256,3 +256,15 @@ def test_a_pairwise_board_is_a_transfer_matrix(tmp_path, monkeypatch):
     assert row.figures["accuracy"] is None
     assert main(["leaderboard", str(made.folder), "--html", str(tmp_path / "b.html"), "--format", "json"]) == 0
     assert next(iter(made.folds)).removeprefix("from:") in (tmp_path / "b.html").read_text(encoding="utf-8")
+
+
+def test_a_model_and_its_twin_are_one_recipe_whatever_objective_swaps_and_seed_say():
+    from dataclasses import asdict
+
+    from lightning_nli.config import hypothesis_only_twin, parse_config
+    from lightning_nli.crossdomain.leaderboard import _twin_key
+
+    flags = ["--model", "tiny", "--augment", "premise_swap=1+1", "--objective", "reweight", "--seed", "7"]
+    config = parse_config(flags)
+    assert _twin_key(asdict(config)) == _twin_key(asdict(hypothesis_only_twin(config)))
+    assert _twin_key(asdict(config)) != _twin_key(asdict(parse_config([*flags, "--epochs", "9"])))

@@ -46,7 +46,7 @@ def test_scipys_paired_test_is_the_difference_of_two_models():
     first, second = rng.random(12), rng.random(12)
     ones = np.ones(12)
     sums = np.stack([first, ones, second, ones], axis=1)
-    estimate = jackknife(sums, difference_of(ratio), sizes=ones)
+    estimate = jackknife(sums, difference_of(ratio, ratio, width=2), sizes=ones)
     assert estimate.p_value == pytest.approx(stats.ttest_rel(first, second).pvalue)
 
 
@@ -147,7 +147,7 @@ def test_equal_models_seldom_differ():
         rates = rng.beta(0.9 * strength, 0.1 * strength, len(MIDDLE))
         one, two = (rng.binomial(MIDDLE.astype(int), rates) for _ in range(2))
         sums = np.stack([one, MIDDLE, two, MIDDLE], axis=1)
-        false_alarms += jackknife(sums, difference_of(ratio), sizes=MIDDLE).p_value < 0.05
+        false_alarms += jackknife(sums, difference_of(ratio, ratio, width=2), sizes=MIDDLE).p_value < 0.05
     assert 0.03 <= false_alarms / 2000 <= 0.06
 
 

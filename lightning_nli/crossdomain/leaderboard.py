@@ -32,6 +32,7 @@ from lightning_nli.statistics import (
     Estimate,
     SeedSpread,
     Statistic,
+    difference_of,
     expected_calibration_error,
     holm,
     jackknife,
@@ -335,11 +336,7 @@ def _minus(first: Figure, second: Figure) -> Figure:
     """First minus second, paired by law; the two may have different numbers of seeds."""
     if len(first.sums) != len(second.sums):
         raise ValueError("figures over different laws cannot be paired")
-    width = first.sums.shape[1]
-
-    def difference(sums: Any) -> Any:
-        return first.statistic(sums[..., :width]) - second.statistic(sums[..., width:])
-
+    difference = difference_of(first.statistic, second.statistic, width=first.sums.shape[1])
     same_seeds = len(first.by_seed) == len(second.by_seed)
     by_seed = tuple(a - b for a, b in zip(first.by_seed, second.by_seed, strict=True)) if same_seeds else ()
     sums = np.concatenate([first.sums, second.sums], axis=1)
