@@ -70,6 +70,12 @@ class Estimate:
 
         return float(2 * stats.t.sf(abs(self.value) / self.standard_error, self.degrees_of_freedom))
 
+    def within(self, lowest: float, highest: float) -> Estimate:
+        """The same with its interval cut to where the figure can lie; a share lies between 0 and 1."""
+        if self.low is None or self.high is None:
+            return self
+        return replace(self, low=max(self.low, lowest), high=min(self.high, highest))
+
 
 def effective_laws(sizes: Sequence[float] | FloatArray) -> float:
     """(sum n)^2 / sum n^2 over the rows n of each law: how many laws of one size would weigh the same."""

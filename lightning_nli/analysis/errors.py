@@ -229,7 +229,7 @@ def calibration(run: RunAnswers) -> Calibration:
     for (place,), part in sorted(table.with_columns(bin=bins).partition_by("bin", as_dict=True).items()):
         ends = (place / NUM_CALIBRATION_BINS, (place + 1) / NUM_CALIBRATION_BINS)
         mean = part.select(pl.col("confidence").mean()).item()
-        found.append(CalibrationBin(*ends, part.height, mean, estimate_over(part, ["right", "rows"])))
+        found.append(CalibrationBin(*ends, part.height, mean, estimate_over(part, ["right", "rows"]).within(0, 1)))
     right = table["right"].cast(pl.Float64).to_numpy()
     error = expected_calibration_error(table["confidence"].to_numpy(), right, NUM_CALIBRATION_BINS)
     return Calibration(error, tuple(found))
@@ -262,6 +262,5 @@ def _error_type(table: pl.DataFrame, total: int, key: str, title: str, where: pl
     rows = table.filter(where).with_columns(error=error)
     errors = int(rows["error"].sum())
     share = errors / total if total else None
-    return ErrorType(
-        key, title, errors, share, rows.height, estimate_over(rows, ["error", "rows"]), PUBLISHED_SHARES.get(key)
-    )
+    rate = estimate_over(rows, ["error", "rows"]).within(0, 1)
+    return ErrorType(key, title, errors, share, rows.height, rate, PUBLISHED_SHARES.get(key))

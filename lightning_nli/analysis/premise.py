@@ -181,7 +181,8 @@ def changes(run: RunAnswers, condition: str, answers: pl.DataFrame, scheme: Labe
             condition,
             name,
             part.height,
-            *(estimate_over(part, [column, "rows"]) for column in ("changed", "right", "still", "fall")),
+            *(estimate_over(part, [column, "rows"]).within(0, 1) for column in ("changed", "right", "still")),
+            estimate_over(part, ["fall", "rows"]),
         )
         for name, part in parts.items()
     ]
@@ -239,7 +240,7 @@ def _turned(rows: pl.DataFrame, kind: str, entailed: int, stored: float | None) 
     paired = rows.filter(swapped.is_not_null())
     return estimate_over(
         paired.with_columns(turned=(pl.col("answer") == entailed) & (swapped != entailed)), ["turned", "rows"]
-    )
+    ).within(0, 1)
 
 
 def _rank(rows: pl.DataFrame, scheme: LabelScheme, stored: float | None) -> Estimate:
@@ -247,7 +248,7 @@ def _rank(rows: pl.DataFrame, scheme: LabelScheme, stored: float | None) -> Esti
         return known(stored, "not scored")
     own, swapped = pl.col(f"prob_{scheme.entailed.value}"), pl.col("hard_score")
     above = (own > swapped).cast(pl.Float64) + 0.5 * (own == swapped).cast(pl.Float64)
-    return estimate_over(rows.filter(swapped.is_not_null()).with_columns(above=above), ["above", "rows"])
+    return estimate_over(rows.filter(swapped.is_not_null()).with_columns(above=above), ["above", "rows"]).within(0, 1)
 
 
 def _gain(run: RunAnswers, twin: RunAnswers) -> Estimate:

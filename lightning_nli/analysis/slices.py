@@ -204,11 +204,11 @@ def score_bins(one: Slice, answers: pl.DataFrame, scheme: LabelScheme, *, floor_
         if part is None or part["rows"].sum() < floor_rows:
             continue
         laws = part["rows"].to_numpy()
-        accuracy = jackknife(part.select("right", "rows").to_numpy(), ratio, sizes=laws)
+        accuracy = jackknife(part.select("right", "rows").to_numpy(), ratio, sizes=laws).within(0, 1)
         f1 = (
             None
             if one.one_label
-            else jackknife(part.select(pl.nth(range(4, 4 + size**2))).to_numpy(), macro_f1, sizes=laws)
+            else jackknife(part.select(pl.nth(range(4, 4 + size**2))).to_numpy(), macro_f1, sizes=laws).within(0, 1)
         )
         scores.append(BinScore(name, int(laws.sum()), accuracy, f1))
     return scores
