@@ -178,11 +178,13 @@ def changes(run: RunAnswers, condition: str, answers: pl.DataFrame, scheme: Labe
         parts["all"] = paired
     return [
         Change(
-            condition,
-            name,
-            part.height,
-            *(estimate_over(part, [column, "rows"]).within(0, 1) for column in ("changed", "right", "still")),
-            estimate_over(part, ["fall", "rows"]),
+            condition=condition,
+            label=name,
+            num_rows=part.height,
+            changed=estimate_over(part, ["changed", "rows"]).within(0, 1),
+            before=estimate_over(part, ["right", "rows"]).within(0, 1),
+            after=estimate_over(part, ["still", "rows"]).within(0, 1),
+            fall=estimate_over(part, ["fall", "rows"]),
         )
         for name, part in parts.items()
     ]
