@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from lightning_nli.models.dropout import FastDropout, dropout_mask, speed_up_dropout

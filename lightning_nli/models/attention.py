@@ -20,6 +20,7 @@ from lightning_nli.types import UserError
 HOOK_NAME = "lightning_nli_packed"
 """Name under which the packed attention is registered with transformers."""
 
+
 class AttentionBackend(StrEnum):
     """How attention inside segments is computed."""
 
