@@ -1,9 +1,10 @@
-"""Models that do not read the law, or hardly: majority, `hyponly-v1`, `overlap-v1`, and the rows that defeat them."""
+"""Models without an encoder: majority, `hyponly-v1`, `overlap-v1`, `linear-v1`, and the rows that defeat them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "hard_rows",
     "hard_scores",
     "hypothesis_only",
+    "linear",
     "majority",
     "mine_swaps",
     "overlap",
@@ -72,7 +74,25 @@ def hypothesis_only(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelSchem
     Raises:
         UserError: `train` is empty or no hypothesis holds a word.
     """
-    return _linear_model(train, frame, scheme, _hypothesis_features)
+    return linear(train, frame, scheme, segments=("hypothesis",))
+
+
+def linear(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelScheme, *, segments: Sequence[str]) -> pl.DataFrame:
+    """`linear-v1`: `hyponly-v1` over any texts, each with features of its own (a word of the law is none of the claim).
+
+    Args:
+        train: Labelled examples.
+        frame: Examples to answer.
+        scheme: Labels.
+        segments: Texts that it reads, of `premise`, `hypothesis`, `condition`.
+
+    Returns:
+        As `majority`.
+
+    Raises:
+        UserError: `train` is empty, a row lacks a text, or no text of a kind holds a word.
+    """
+    return _linear_model(train, frame, scheme, partial(_text_features, segments=segments))
 
 
 def overlap(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
@@ -206,12 +226,24 @@ def _linear_model(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelScheme,
     return _predictions(frame, probabilities, scheme)
 
 
-def _hypothesis_features(train: pl.DataFrame, frame: pl.DataFrame) -> tuple[Any, Any]:
-    """Sparse TF-IDF rows of both frames, fitted on `train`."""
+def _text_features(train: pl.DataFrame, frame: pl.DataFrame, segments: Sequence[str]) -> tuple[Any, Any]:
+    """Sparse TF-IDF rows of both frames, fitted on `train`, the columns of the texts side by side."""
+    from scipy.sparse import hstack
+
+    parts = [_word_features(train, frame, name) for name in segments]
+    if len(parts) == 1:
+        return parts[0]
+    return hstack([seen for seen, _ in parts], format="csr"), hstack([asked for _, asked in parts], format="csr")
+
+
+def _word_features(train: pl.DataFrame, frame: pl.DataFrame, name: str) -> tuple[Any, Any]:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    texts = [normalize_text(text) for text in train["hypothesis"]]
-    has_repeats = _has_word_in_two(texts)
+    missing = train[name].null_count() + frame[name].null_count()
+    if missing:
+        raise UserError(f"{missing} rows have no '{name}', which the linear model is to read")
+    texts = [normalize_text(text) for text in train[name]]
+    has_repeats = _has_word_in_two(texts, name)
     vectorizer = TfidfVectorizer(
         lowercase=True,
         token_pattern=WORD_PATTERN,
@@ -220,10 +252,10 @@ def _hypothesis_features(train: pl.DataFrame, frame: pl.DataFrame) -> tuple[Any,
         sublinear_tf=True,
     )
     seen = vectorizer.fit_transform(texts)
-    return seen, vectorizer.transform([normalize_text(text) for text in frame["hypothesis"]])
+    return seen, vectorizer.transform([normalize_text(text) for text in frame[name]])
 
 
-def _has_word_in_two(texts: list[str]) -> bool:
+def _has_word_in_two(texts: list[str], name: str) -> bool:
     """Whether a word stands in two of the texts.
 
     Raises:
@@ -236,7 +268,7 @@ def _has_word_in_two(texts: list[str]) -> bool:
             return True
         known |= words
     if not known:
-        raise UserError("no training hypothesis holds a word: nothing to learn from")
+        raise UserError(f"no training {name} holds a word: nothing to learn from")
     return False
 
 
@@ -245,7 +277,7 @@ def _hypothesis_and_overlap_features(train: pl.DataFrame, frame: pl.DataFrame) -
     from sklearn.preprocessing import StandardScaler
 
     scaler = StandardScaler().fit(overlap_features(train))
-    parts = zip((train, frame), _hypothesis_features(train, frame), strict=True)
+    parts = zip((train, frame), _word_features(train, frame, "hypothesis"), strict=True)
     seen, asked = (
         hstack([words, csr_array(scaler.transform(overlap_features(rows)))], format="csr") for rows, words in parts
     )

@@ -12,7 +12,9 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from lightning_nli.config_engine import check_engine_settings
 from lightning_nli.config_help import config_help, settings
+from lightning_nli.config_monitor import check_monitor
 from lightning_nli.config_objective import check_objective
 from lightning_nli.config_schema import (
     CheckpointConfig,
@@ -20,9 +22,12 @@ from lightning_nli.config_schema import (
     ExperimentConfig,
     OptimConfig,
     PackingConfig,
+    SetFitConfig,
     TextConfig,
     leaf_names,
 )
+from lightning_nli.config_setfit import check_setfit
+from lightning_nli.config_text import check_text
 from lightning_nli.types import SCHEMES, SEGMENT_NAMES, UserError
 
 __all__ = [
@@ -31,6 +36,7 @@ __all__ = [
     "ExperimentConfig",
     "OptimConfig",
     "PackingConfig",
+    "SetFitConfig",
     "TextConfig",
     "cache_root",
     "check_config",
@@ -65,7 +71,10 @@ _OTHER_NAMES = {
 _SWITCHES = ("engine.activation_checkpointing", "engine.compile")  # given without a value they mean true
 
 # What decides where a run lives and how fast it goes, but not what it computes.
-NOT_HASHED = ("run_dir", "resume", "engine.num_workers", "engine.max_time")
+NOT_HASHED = (
+    *("run_dir", "resume", "engine.threads", "engine.num_workers", "engine.max_time"),
+    *("engine.offload_dir", "checkpoints.save_minutes"),
+)
 
 BLIND_SETTINGS: dict[str, Any] = {"segments": "hypothesis", "augment": "none", "objective": "cross_entropy"}
 """What makes a run its own twin on hypotheses alone."""
@@ -244,6 +253,7 @@ def check_config(config: ExperimentConfig) -> ExperimentConfig:
         "keep": config.checkpoints.keep,
         "lr": config.optim.lr,
         "subset": 1 if config.subset is None else config.subset,
+        "threads": 1 if config.engine.threads is None else config.engine.threads,
         "max_tokens": 1 if config.packing.max_tokens is None else config.packing.max_tokens,
     }
     for name, value in positive.items():
@@ -280,7 +290,11 @@ def _check_combinations(config: ExperimentConfig) -> None:
     segments = config.segments.split(",")
     if config.segments != "auto" and (set(segments) - set(SEGMENT_NAMES) or len(set(segments)) != len(segments)):
         raise UserError(f"--segments takes names of {', '.join(SEGMENT_NAMES)}, each once; got '{config.segments}'")
+    check_text(config.text, None if config.segments == "auto" else segments)
+    check_monitor(config.checkpoints.monitor)
     check_objective(config)
+    check_setfit(config)
+    check_engine_settings(config)
     _check_baseline(config)
     if config.packing.max_tokens is not None:
         if config.packing.batch_size != PackingConfig.batch_size:
@@ -298,10 +312,11 @@ def _check_combinations(config: ExperimentConfig) -> None:
 
 def _check_baseline(config: ExperimentConfig) -> None:
     """A model without an encoder takes no encoder's settings: better an error than one that does nothing."""
-    if config.method == "finetune":
+    if config.method in ("finetune", "setfit"):
         return
     plain = ExperimentConfig()
-    ignored = ("model", "head", "objective", "augment", "segments", "packing", "optim", "engine", "checkpoints")
+    ignored = ["model", "head", "objective", "augment", "packing", "optim", "engine", "checkpoints"]
+    ignored += ["segments"] if config.method != "linear-v1" else []
     changed = [name for name in ignored if getattr(config, name) != getattr(plain, name)]
     if changed:
         raise UserError(f"--method {config.method} trains no encoder; leave out what you set of: {', '.join(changed)}")
@@ -314,11 +329,13 @@ def config_hash(config: ExperimentConfig) -> str:
 
 
 def deciding_settings(config: ExperimentConfig) -> dict[str, Any]:
-    """The settings, nested, that decide what a run computes: all but `NOT_HASHED`."""
+    """The settings, nested, that decide what a run computes: all but `NOT_HASHED`, and those of another method."""
     values = asdict(config)
     for name in NOT_HASHED:
         group, _, leaf = name.rpartition(".")
         del (values[group] if group else values)[leaf]
+    if config.method != "setfit":
+        del values["setfit"]
     return values
 
 

@@ -15,9 +15,19 @@ class TextConfig:
 
     Attributes:
         max_length: Longest segment in tokens, special tokens included.
-        template: How the texts of a segment are joined; `separators` uses the tokenizer's own separators.
+        template: How the texts of a segment are joined: `separators` uses the tokenizer's own separators, `markers`
+            puts [STATE], [COND] or [LAW] before hypothesis, condition or premise, and makes these and the anonymisation
+            tokens of the training texts ([Person-1]) tokens of the model's own.
         truncation: What is cut when a segment is too long: `longest_first` (token by token from the longest text),
-            `premise_first` (only the premise, as long as it lasts).
+            `proportional` (every text has its share of the room, in the ratio of --truncation-ratio), `premise_first`
+            (only the premise, as long as it lasts), or of all texts taken as one all but its beginning, end or both:
+            `head`, `tail`, `head_tail`. No text is emptied. `auto`: `proportional` for three texts, else
+            `longest_first`.
+        truncation_ratio: Shares of `proportional`, one a text in the order of --segments, as `26,8,66`; `auto` takes
+            the texts' average lengths over the training split, in the run's own tokens.
+        chunk_pool: What is done with segments longer than the encoder reads, up to --max-length: `none` refuses such a
+            --max-length; `mean` and `max` let the encoder read the longest text in chunks, each beside the other texts,
+            and take the mean or the largest of the chunks' logits.
         normalize: `nfc` (NFC, soft hyphens and zero-width marks removed, no-break spaces made spaces,
             eth read as đ) or `none`.
         segmenter: Vietnamese word segmentation before tokenizing: `auto` (for encoders trained on segmented text,
@@ -26,8 +36,10 @@ class TextConfig:
     """
 
     max_length: int = 256
-    template: Literal["separators"] = "separators"
-    truncation: Literal["longest_first", "premise_first"] = "longest_first"
+    template: Literal["separators", "markers"] = "separators"
+    truncation: Literal["auto", "longest_first", "proportional", "premise_first", "head", "tail", "head_tail"] = "auto"
+    truncation_ratio: str = "auto"
+    chunk_pool: Literal["none", "mean", "max"] = "none"
     normalize: Literal["nfc", "none"] = "nfc"
     segmenter: Literal["auto", "none", "pyvi", "underthesea", "vncorenlp"] = "auto"
 
@@ -90,8 +102,16 @@ class EngineConfig:
             vocabulary or better (no logit changes; untouched rows come back unchanged on export); `off` trains all.
         activation_checkpointing: Recompute layers in backward: less memory, about a third more time.
         compile: Compile the encoder with torch.compile.
+        threads: CPU threads of a process; null shares the cores out, or takes OMP_NUM_THREADS where that is set.
         num_workers: Loader processes per device; packs are cheap to build, 0 is usually best.
         max_time: Stop, save and exit with code 75 after this wall time, as DD:HH:MM:SS; null for no limit.
+        on_nan: A loss that is no finite number in an optimizer step: `stop` the run, or `skip` the step (not under
+            DeepSpeed; ten in a row stop the run).
+        offload: Where DeepSpeed keeps the optimizer's state: `none` (on the device), `cpu`, `disk` (stage 3).
+        offload_parameters: Where DeepSpeed's stage 3 keeps weights that are not in use: `none`, `cpu`, `disk`.
+        offload_dir: Folder for what is offloaded to the disk.
+        deepspeed_config: JSON file of further DeepSpeed settings; what contradicts ours is refused. With --strategy
+            deepspeed it may name the stage.
     """
 
     strategy: Literal["auto", "ddp", "deepspeed", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3"] = (
@@ -105,8 +125,14 @@ class EngineConfig:
     trim_vocab: Literal["auto", "off"] = "auto"
     activation_checkpointing: bool = False
     compile: bool = False
+    threads: int | None = None
     num_workers: int = 0
     max_time: str | None = None
+    on_nan: Literal["stop", "skip"] = "stop"
+    offload: Literal["none", "cpu", "disk"] = "none"
+    offload_parameters: Literal["none", "cpu", "disk"] = "none"
+    offload_dir: str | None = None
+    deepspeed_config: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,14 +140,32 @@ class CheckpointConfig:
     """What is kept and what chooses the best.
 
     Attributes:
-        monitor: Score that chooses the best checkpoint: `id_val/macro_f1`, `id_val/accuracy` or `id_val/loss`.
+        monitor: Score that chooses the best checkpoint: `id_val/macro_f1`, `id_val/accuracy`, `id_val/loss`, or any
+            other score of `id_val` in result.json, `id_val/premise.discrimination` (costs a scoring after every epoch).
         every: Also save every so many optimizer steps; 0 saves at the end of each epoch only.
         keep: How many of the newest checkpoints are kept beside the best one.
+        save_minutes: Also save when the last save is longer ago; 0 for never.
+        patience: Stop after this many epochs in a row without a better score; null trains all epochs.
     """
 
-    monitor: Literal["id_val/macro_f1", "id_val/accuracy", "id_val/loss"] = "id_val/macro_f1"
+    monitor: str = "id_val/macro_f1"
     every: int = 0
     keep: int = 1
+    save_minutes: float = 10.0
+    patience: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetFitConfig:
+    """Contrastive pairs of `--method setfit`.
+
+    Attributes:
+        num_iterations: Pairs of one label, and as many of two labels, for each training row; each pair is seen once.
+        max_pairs: A run that would draw more pairs than this is refused.
+    """
+
+    num_iterations: int = 20
+    max_pairs: int = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +187,9 @@ class ExperimentConfig:
             (`xlmr-large`, `phobert-base`, `cafebert`, ...), or a Hugging Face name or folder.
         head: Classification head: `auto` (a published NLI head is kept and matched by label name; otherwise a new
             one), `new`, or a mapping for a head without names, as `LABEL_0=entailment,LABEL_1=neutral,...`.
-        method: `finetune`, or a model that trains no encoder: `majority`, `hyponly-v1` (hypothesis only), `overlap-v1`.
+        method: `finetune`; `setfit` (the encoder trained on pairs of rows, then a logistic regression; extra `setfit`);
+            or a model that trains no encoder: `majority`, `hyponly-v1` (hypothesis only), `overlap-v1`, `linear-v1`
+            (words of the texts that --segments names).
         objective: Training loss: `cross_entropy`; over fields of law `domain_balanced` (all equally often),
             `group_dro:domain[=ETA]` (the worst one, step ETA, by default 0.01), `vrex[=BETA]` (equal losses, weight
             BETA, by default 1); against what the hypothesis gives away `group_dro:bias[=ETA]` (label x `hyponly-v1`
@@ -164,6 +210,7 @@ class ExperimentConfig:
         optim: AdamW and its schedule.
         engine: Where and how it runs.
         checkpoints: What is kept and what chooses the best.
+        setfit: Contrastive pairs of `--method setfit`.
     """
 
     data: list[str] | str = "sample"
@@ -174,7 +221,7 @@ class ExperimentConfig:
     test_data: list[str] | str = field(default_factory=list)
     model: str = "e5-small"
     head: str = "auto"
-    method: Literal["finetune", "majority", "hyponly-v1", "overlap-v1"] = "finetune"
+    method: Literal["finetune", "setfit", "majority", "hyponly-v1", "overlap-v1", "linear-v1"] = "finetune"
     objective: str = "cross_entropy"
     augment: str = "none"
     segments: str = "auto"
@@ -190,6 +237,7 @@ class ExperimentConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    setfit: SetFitConfig = field(default_factory=SetFitConfig)
 
     @property
     def sources(self) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
@@ -54,3 +58,51 @@ class EpochMetrics(Metric):
         scores = scores_from_confusion(self.confusion.cpu().numpy(), self.scheme, float(self.loss_sum))
         values = {"accuracy": scores.accuracy, "macro_f1": scores.macro_f1, "loss": scores.loss}
         return {name: value for name, value in values.items() if value is not None}
+
+
+class GroupAccuracy(Metric):
+    """Share of groups whose every row is right, of everything seen since `reset`, over all processes.
+
+    The states count, for each group, rows seen and rows wrong: a group whose rows lie in several batches or processes
+    is judged once, by all of them.
+
+    Args:
+        groups: (R,) group of each row of the source frame, counted from 0 (`metrics.group_indices`); -1 for no group.
+        kwargs: What every metric of torchmetrics takes.
+    """
+
+    full_state_update = False
+    row_groups: Tensor  # (R,) int64, -1 for no group
+    num_rows: Tensor  # (G,) int64
+    num_wrong: Tensor  # (G,) int64
+
+    def __init__(self, groups: npt.NDArray[np.int64], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        size = int(groups.max(initial=-1)) + 1
+        self.register_buffer("row_groups", torch.from_numpy(groups), persistent=False)
+        self.add_state("num_rows", torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("num_wrong", torch.zeros(size, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, labels: Tensor, example_ids: Tensor) -> None:
+        """Count one batch, without waiting for the device.
+
+        Args:
+            logits: (S, C), any floating type.
+            labels: (S,) int64; rows of `IGNORE_INDEX` are not counted.
+            example_ids: (S,) int64 row of the source frame; -1 in a ghost.
+        """
+        groups = self.row_groups[example_ids.clamp(min=0)]
+        is_counted = (labels != IGNORE_INDEX) & (example_ids >= 0) & (groups >= 0)
+        is_wrong = is_counted & (logits.detach().argmax(dim=-1) != labels)
+        places = groups.clamp(min=0)
+        self.num_rows = self.num_rows.scatter_add(0, places, is_counted.long())
+        self.num_wrong = self.num_wrong.scatter_add(0, places, is_wrong.long())
+
+    def compute(self) -> dict[str, float]:
+        """`group_accuracy` and `num_groups`; empty if no row of a group was counted."""
+        is_seen = self.num_rows > 0
+        num_groups = int(is_seen.sum())
+        if not num_groups:
+            return {}
+        num_right = int((is_seen & (self.num_wrong == 0)).sum())
+        return {"group_accuracy": num_right / num_groups, "num_groups": num_groups}

@@ -69,6 +69,7 @@ class Scores:
         confusion: Counts (C, C), rows gold, columns predicted, in scheme order.
         labels_present: Labels that the macro means are taken over: those in gold or predictions (`MacroOver`).
         group_accuracy: Share of groups with every row right; null where no row has a group.
+        num_groups: Groups that the rows are of.
     """
 
     num_examples: int
@@ -81,6 +82,7 @@ class Scores:
     confusion: list[list[int]]
     labels_present: list[str]
     group_accuracy: float | None = None
+    num_groups: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers, lists and dicts, as `result.json` holds them."""
@@ -145,7 +147,14 @@ def score(predictions: pl.DataFrame, scheme: Labels, *, macro_over: MacroOver = 
     size = len(scheme.names)
     confusion = np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
     scores = scores_from_confusion(confusion, scheme, _loss_sum(predictions, gold, scheme), macro_over)
-    return replace(scores, group_accuracy=_group_accuracy(predictions, gold == predicted))
+    num_groups, num_right = _count_groups(predictions, gold == predicted)
+    return replace(scores, group_accuracy=num_right / num_groups if num_groups else None, num_groups=num_groups)
+
+
+def group_indices(frame: pl.DataFrame) -> IntArray:
+    """(rows,) place of each row's group among the groups of `frame`, in their order; -1 for a row without one."""
+    places = {group: place for place, group in enumerate(frame["group_id"].drop_nulls().unique(maintain_order=True))}
+    return np.array([places.get(group, -1) for group in frame["group_id"]], dtype=np.int64)
 
 
 def label_indices(frame: pl.DataFrame, column: str, scheme: Labels) -> IntArray:
@@ -225,9 +234,10 @@ def _numbers(frame: pl.DataFrame, names: list[str]) -> npt.NDArray[np.float64]:
     return values
 
 
-def _group_accuracy(predictions: pl.DataFrame, is_right: npt.NDArray[np.bool_]) -> float | None:
+def _count_groups(predictions: pl.DataFrame, is_right: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Groups, and those with every row right."""
     if "group_id" not in predictions.columns:
-        return None
+        return 0, 0
     rows = predictions.select("group_id", pl.Series("right", is_right, dtype=pl.Boolean)).drop_nulls("group_id")
     groups = rows.group_by("group_id").agg(pl.col("right").all())
-    return int(groups["right"].sum()) / groups.height if groups.height else None
+    return groups.height, int(groups["right"].sum())

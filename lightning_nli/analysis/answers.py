@@ -69,15 +69,16 @@ class RunAnswers:
     def method(self) -> str:
         """Encoder and what it sees, or the baseline."""
         config = self.config
-        if config.method != "finetune":
+        if config.method not in ("finetune", "linear-v1"):
             return config.method
+        name = config.model if config.method == "finetune" else config.method
         seen = "" if config.segments == "auto" else f", {config.segments} only"
-        return f"{config.model}{seen}{'' if config.augment == 'none' else f', {config.augment}'}"
+        return f"{name}{seen}{'' if config.augment == 'none' else f', {config.augment}'}"
 
     @property
     def reads_premise(self) -> bool:
-        if self.config.method != "finetune":
-            return self.config.method == "overlap-v1"
+        if self.config.method in ("majority", "hyponly-v1"):
+            return False
         return self.config.segments == "auto" or "premise" in self.config.segments.split(",")
 
 

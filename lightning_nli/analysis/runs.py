@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 
-from lightning_nli import baselines
 from lightning_nli.analysis.answers import (
     RunAnswers,
     SetRows,
@@ -230,12 +229,12 @@ def _scored_changes(run: RunAnswers, one_set: SetRows) -> list[Change]:
 
 def _open_predictor(run: RunAnswers) -> Predictor:
     """The run's model, ready to answer; a baseline is trained again on the run's training rows."""
-    from lightning_nli.training.run import BaselinePredictor
+    from lightning_nli.training.baseline import BaselinePredictor
     from lightning_nli.training.trained import open_run
 
-    if run.config.method == "finetune":
+    if run.config.method in ("finetune", "setfit"):
         return open_run(run.folder).scorer
-    return BaselinePredictor(baselines.overlap, load_run_data(run.config))
+    return BaselinePredictor.of(run.config, load_run_data(run.config))
 
 
 def _truncation(run: RunAnswers, one_set: SetRows) -> Slice | None:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lightning_nli.cli.data_model import describe_for_model, model_lines
+from lightning_nli.cli.data_shared import Part, in_split_order, shared_lines, shared_texts
 from lightning_nli.cli.data_split import OUT_SUFFIXES, add_split_arguments, split_source, write_examples
 from lightning_nli.cli.options import add_on_bad_row
 from lightning_nli.data.readers import READERS, fingerprint, read_source
@@ -102,22 +103,26 @@ def _build_parser() -> argparse.ArgumentParser:
 def _check(args: argparse.Namespace) -> int:
     corpora = [read_source(source, on_bad_row="drop") for source in args.sources]
     reports = [_describe(corpus) for corpus in corpora]
-    leaks = _leaks([part for corpus in corpora for part in _parts(corpus)])
+    parts = [part for corpus in corpora for part in _parts(corpus)]
+    leaks = _leaks(parts)
     num_bad = sum(len(corpus.bad_rows) for corpus in corpora)
     num_duplicates = sum(part["rows"] for report in reports for part in report["duplicates"])
     failed = (num_bad and args.on_bad_row == "error") or (args.strict and (num_duplicates or leaks))
     model = describe_for_model(args.model, corpora) if args.model else None
     if args.json:
-        report = {"ok": not failed, "sources": reports, "leaks": leaks} | ({"model": model} if model else {})
+        report = {"ok": not failed, "sources": reports, "leaks": leaks, "shared": shared_texts(parts)}
+        report |= {"model": model} if model else {}
         _console().print_json(json.dumps(report, ensure_ascii=False))
     else:
         _print_reports(reports, leaks)
+        for line in shared_lines(shared_texts(parts)):
+            _console().print(escape(line))
         for line in model_lines(model) if model else ():
             _console().print(escape(line))
     return 2 if failed else 0
 
 
-def _parts(corpus: Corpus) -> list[tuple[str, str | None, pl.DataFrame]]:
+def _parts(corpus: Corpus) -> list[Part]:
     """Source and split, the split's name, rows: one for each split of the corpus."""
     parts = []
     for split in [*(split.value for split in Split), None]:
@@ -189,12 +194,10 @@ def _duplicates(name: str, rows: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _leaks(parts: list[tuple[str, str | None, pl.DataFrame]]) -> list[dict[str, Any]]:
+def _leaks(parts: list[Part]) -> list[dict[str, Any]]:
     """Between each two parts; the one that comes first as train, dev, test counts as the training side."""
-    order = {split.value: place for place, split in enumerate(Split)}
-    ranked = sorted(parts, key=lambda part: order.get(part[1] or "", -1))
     leaks = []
-    for (train_name, _, train), (test_name, _, test) in combinations(ranked, 2):
+    for (train_name, _, train), (test_name, _, test) in combinations(in_split_order(parts), 2):
         found = find_leaks(train, test)
         if found:
             leaks.append(

@@ -20,6 +20,7 @@ examples:
   lnli fit --data my.csv --model xlm-roberta-base      your own file: columns premise, hypothesis, label
   lnli fit --data vilegalnli:DIR --lr 1e-5 --epochs 5 --accumulate 2
   lnli fit --data vilegalnli:DIR --augment premise_swap=1+1
+  lnli fit --data wills:DIR --method setfit --model e5-small --num-iterations 20
   lnli fit --data vilegalnli:DIR --strategy deepspeed --devices 8
   lnli fit --config experiments/demo.yaml --seed 2 --resume auto
 

@@ -17,6 +17,15 @@ _FIGURES = (
     ("hypothesis-only accuracy", ("hypothesis_only", "accuracy"), 100),
     ("hard rows, balanced", ("hard", "balanced"), 100),
 )
+_FIGURES_OF_GROUPS = (  # of corpora whose rows stand in groups
+    ("group accuracy", ("group_accuracy",), 100),
+    ("  of new hypotheses", ("unseen", "hypothesis", "group_accuracy"), 100),
+    ("accuracy, new hypotheses", ("unseen", "hypothesis", "accuracy"), 100),
+    ("  and new premises", ("unseen", "hypothesis,premise", "accuracy"), 100),
+    ("    commonest label", ("unseen", "hypothesis,premise", "majority"), 100),
+    ("premise alone, linear", ("linear", "premise", "accuracy"), 100),
+    ("premise + condition, linear", ("linear", "condition,premise", "accuracy"), 100),
+)
 
 
 def _cell(scores: dict[str, Any], path: tuple[str, ...], scale: int) -> str:
@@ -38,7 +47,8 @@ def print_scores(scores: dict[str, Any], *, title: str, console: Console | None 
     table.add_column("")
     for name in scores:
         table.add_column(name, justify="right")
-    for heading, path, scale in _FIGURES:
+    has_groups = any(entry.get("group_accuracy") is not None for entry in scores.values())
+    for heading, path, scale in (*_FIGURES, *(_FIGURES_OF_GROUPS if has_groups else ())):
         table.add_row(heading, *(_cell(entry, path, scale) for entry in scores.values()))
     table.add_row("rows", *(str(entry["num_examples"]) for entry in scores.values()))
     console.print(table)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lightning_nli.analysis.length_classes import LENGTH, NUM_DRAWS, parse_edges, score_length_classes
 from lightning_nli.data.source_specs import NO_GOLD_LABEL, SPELLINGS
 from lightning_nli.data.tables import ROW, match_columns, read_table, require_columns
 from lightning_nli.data.text import normalize_text
@@ -29,6 +30,7 @@ _COLUMNS = {
     "group_id": ("group_id",),
     "domains": ("domains", "domain"),
     "loss": ("loss",),
+    LENGTH: (LENGTH,),
 }
 _FOURTH = "other"  # of the four-way sets: the three labels, and pairs that are none of them
 _LABEL_SETS: tuple[Labels, ...] = (*SCHEMES.values(), LabelNames([*THREE_WAY.names, _FOURTH]))
@@ -46,6 +48,7 @@ examples:
   lnli score mine.jsonl theirs.csv --json
   lnli score answers.tsv --labels yes,no,maybe
   lnli score answers.tsv --labels 0,1 --macro-over gold
+  lnli score runs/RUN/predictions/test.parquet --length-classes 256,512
 
 A file (.jsonl .json .csv .tsv .parquet .xlsx) has a column of gold labels (gold, gold_label or label) and one of
 predicted labels (predicted, prediction, pred or predicted_label). Read where they are there: prob_LABEL for every
@@ -55,6 +58,10 @@ numbers, are named with --labels, exactly.
 
 The macro means are taken over the labels in gold or predictions, as scikit-learn does it: a label that is predicted and
 never right counts with F1 0. With --macro-over gold it does not count.
+
+--length-classes cuts the rows by `num_tokens`, tokens before truncation, which a run's predictions have: each class
+in full, over 1,000 draws of as many rows as the smallest class has (mean and standard deviation), and with the labels'
+shares of the whole file.
 """
 
 
@@ -95,11 +102,15 @@ def main(argv: list[str]) -> int:
         default=MacroOver.PRESENT.value,
         help="labels of the macro means: in gold or predictions (present, the default) or in gold only (gold)",
     )
+    parser.add_argument(
+        "--length-classes", metavar="A,B,...", help="also score by length: up to A tokens, up to B, ..."
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     given = parser.parse_args(argv)
     labels = _label_names(given.labels) if given.labels is not None else None
     over = MacroOver(given.macro_over)
-    reports = [_report(file, read_predictions(file, labels), over) for file in given.files]
+    edges = parse_edges(given.length_classes) if given.length_classes is not None else []
+    reports = [_report(file, read_predictions(file, labels), over, edges) for file in given.files]
     if given.json:
         text = json.dumps({"macro_over": over.value, "files": reports}, ensure_ascii=False, indent=1, allow_nan=False)
         sys.stdout.write(text + "\n")
@@ -212,6 +223,8 @@ def _further_columns(table: pl.DataFrame, columns: dict[str, str], *, has_loss: 
     further = []
     if has_loss and "loss" in columns:
         further.append(table[columns["loss"]].cast(pl.Float64, strict=False).alias("loss"))
+    if LENGTH in columns:
+        further.append(table[columns[LENGTH]].cast(pl.Int64, strict=False).alias(LENGTH))
     if "group_id" in columns:
         further.append(table[columns["group_id"]].alias("group_id"))
     if "domains" in columns:
@@ -244,7 +257,7 @@ def _notes(frame: pl.DataFrame, columns: dict[str, str], probabilities: list[pl.
     return tuple(notes)
 
 
-def _report(file: Path, predictions: Predictions, over: MacroOver) -> dict[str, Any]:
+def _report(file: Path, predictions: Predictions, over: MacroOver, edges: list[int]) -> dict[str, Any]:
     frame = predictions.frame
     report: dict[str, Any] = {
         "file": str(file),
@@ -260,6 +273,12 @@ def _report(file: Path, predictions: Predictions, over: MacroOver) -> dict[str, 
             name: _score(file, by_domain.filter(pl.col("domain") == name), predictions.labels, over).as_dict()
             for name in counts["domain"]
         }
+    if edges:
+        try:
+            classes = score_length_classes(frame, predictions.labels, edges)
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from None
+        report["length_classes"] = [one.as_dict() for one in classes]
     return report
 
 
@@ -312,8 +331,29 @@ def _print_details(console: Console, report: dict[str, Any], over: MacroOver) ->
     console.print(labels, counts)
     if "domains" in report:
         _print_domains(console, report["domains"], over)
+    if "length_classes" in report:
+        _print_length_classes(console, report["length_classes"])
     for note in report["notes"]:
         console.print(f"note: {escape(note)}", soft_wrap=True)
+
+
+def _print_length_classes(console: Console, classes: list[dict[str, Any]]) -> None:
+    drawn = f"drawn: {classes[0]['num_drawn']} rows of the class, {NUM_DRAWS} times"
+    console.print(f"By length in tokens; {drawn}; even: with the labels' shares of the whole file", soft_wrap=True)
+    table = Table("n")
+    for heading in ("rows", "accuracy", "F1", "drawn accuracy", "drawn F1", "even", "even F1"):
+        table.add_column(heading, justify="right")
+    for one in classes:
+        full, even = one["scores"], one["standardized"]
+        spreads = [one["drawn"].get(name) for name in ("accuracy", "macro_f1")]
+        table.add_row(
+            one["name"].replace("tokens", "n"),
+            str(full["num_examples"]),
+            *(_figure(full[name]) for name in ("accuracy", "macro_f1")),
+            *("-" if spread is None else f"{spread['mean']:.3f} ± {spread['sd']:.3f}" for spread in spreads),
+            *(_figure(even[name]) for name in ("accuracy", "macro_f1")),
+        )
+    console.print(table)
 
 
 def _print_domains(console: Console, domains: dict[str, dict[str, Any]], over: MacroOver) -> None:

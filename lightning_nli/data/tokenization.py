@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from lightning_nli.data.segments import Template, truncate_segments
+from lightning_nli.data.segments import Joining, Template, Truncation, plan_cuts
 from lightning_nli.data.text import WordSegmenter, normalize_text
 from lightning_nli.types import IGNORE_INDEX, LabelScheme, UserError
 
 log = logging.getLogger(__name__)
 
-_CACHE_FORMAT = 2
+_CACHE_FORMAT = 3
 _CHUNK_ROWS = 10_000
 
 
@@ -34,7 +34,9 @@ class EncoderSpec:
         tokenizer: A Hugging Face tokenizer.
         segments: Text columns of one example, in order.
         max_length: Longest segment in tokens, special tokens included.
-        truncation: `longest_first` or `premise_first`.
+        joining: Separators or markers between the texts.
+        truncation: What goes of a longer example.
+        ratio: Weights that `proportional` shares the room by, one a segment.
         normalize: Whether texts are normalized first (`data/text.py`).
         segmenter: Word segmenter applied after normalization.
         num_token_types: Rows of the encoder's token type table; below 2, token types are left out.
@@ -43,10 +45,19 @@ class EncoderSpec:
     tokenizer: Any
     segments: tuple[str, ...]
     max_length: int
-    truncation: str = "longest_first"
+    joining: Joining = Joining.SEPARATORS
+    truncation: Truncation = Truncation.LONGEST_FIRST
+    ratio: tuple[int, ...] | None = None
     normalize: bool = True
     segmenter: str = "none"
     num_token_types: int = 1
+
+    @property
+    def template(self) -> Template:
+        """Layout of one example."""
+        if self.joining == Joining.MARKERS:
+            return Template.with_markers(self.tokenizer, self.segments)
+        return Template.of_tokenizer(self.tokenizer, len(self.segments))
 
     def fingerprint(self) -> str:
         """Hash of the tokenizer, its special tokens, the template and every option that moves an id."""
@@ -54,7 +65,8 @@ class EncoderSpec:
         vocabulary = [backend.to_str()] if backend is not None else _slow_vocabulary(self.tokenizer)
         options = {
             "tokenizer": [type(self.tokenizer).__name__, *vocabulary, str(self.tokenizer.special_tokens_map)],
-            "options": [list(self.segments), self.max_length, self.truncation, self.normalize, self.num_token_types],
+            "options": [list(self.segments), self.max_length, self.normalize, self.num_token_types],
+            "layout": [self.joining, self.truncation, self.ratio],
             "segmenter": [self.segmenter, WordSegmenter(self.segmenter).version],
             "format": _CACHE_FORMAT,
         }
@@ -90,16 +102,14 @@ class TokenizedSplit:
         token_types: (sum of lengths,) int8, or None where the encoder has no token types.
         offsets: (examples + 1,) int64, where each example starts in `token_ids`.
         labels: (examples,) int64, IGNORE_INDEX where there is no label.
-        num_truncated: Examples that lost tokens to `max_length`.
-        num_cut_tokens: Tokens lost that way.
+        whole_lengths: (examples,) int64 tokens of each example before `max_length` cut it, special tokens included.
     """
 
     token_ids: npt.NDArray[np.int32]
     token_types: npt.NDArray[np.int8] | None
     offsets: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
-    num_truncated: int
-    num_cut_tokens: int
+    whole_lengths: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -107,6 +117,16 @@ class TokenizedSplit:
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         return np.diff(self.offsets)
+
+    @property
+    def num_truncated(self) -> int:
+        """Examples that lost tokens to `max_length`."""
+        return int((self.whole_lengths > self.lengths).sum())
+
+    @property
+    def num_cut_tokens(self) -> int:
+        """Tokens lost that way."""
+        return int((self.whole_lengths - self.lengths).sum())
 
 
 def _digest(*parts: str) -> str:
@@ -141,9 +161,7 @@ def tokenize_split(
     Raises:
         UserError: a segment column has missing texts.
     """
-    for name in spec.segments:
-        if frame[name].null_count():
-            raise UserError(f"{frame[name].null_count()} rows have no '{name}', which --segments asks for")
+    _check_texts(frame, spec)
     labels = class_indices(frame, scheme)
     if cache is None:
         return _assemble(_encode_frame(frame, spec), labels)
@@ -154,6 +172,23 @@ def tokenize_split(
     return _assemble(_read_entry(entry), labels)
 
 
+def count_segment_tokens(frame: pl.DataFrame, spec: EncoderSpec) -> tuple[int, ...]:
+    """Tokens of each segment over all rows, at least 1: the ratio of `proportional` truncation is that of averages.
+
+    Raises:
+        UserError: a segment column has missing texts.
+    """
+    _check_texts(frame, spec)
+    totals = (sum(len(text) for text in _encode_texts(frame[name].to_list(), spec)) for name in spec.segments)
+    return tuple(max(1, total) for total in totals)
+
+
+def _check_texts(frame: pl.DataFrame, spec: EncoderSpec) -> None:
+    for name in spec.segments:
+        if frame[name].null_count():
+            raise UserError(f"{frame[name].null_count()} rows have no '{name}', which --segments asks for")
+
+
 def _assemble(arrays: dict[str, Any], labels: npt.NDArray[np.int64]) -> TokenizedSplit:
     return TokenizedSplit(labels=labels, **arrays)
 
@@ -162,10 +197,10 @@ def _write_entry(arrays: dict[str, Any], entry: Path) -> None:
     partial = entry.with_name(f".{entry.name}.{uuid.uuid4().hex[:8]}")
     partial.mkdir(parents=True)  # not `mkdtemp`, whose 0700 would keep a group from sharing the cache
     try:
-        meta = {name: value for name, value in arrays.items() if isinstance(value, int)}
-        for name in ("token_ids", "token_types", "offsets"):
-            if arrays[name] is not None:
-                np.save(partial / f"{name}.npy", arrays[name])
+        for name, values in arrays.items():
+            if values is not None:
+                np.save(partial / f"{name}.npy", values)
+        meta = {"format": _CACHE_FORMAT, "arrays": [name for name, values in arrays.items() if values is not None]}
         (partial / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
         partial.rename(entry)
     except OSError:
@@ -176,13 +211,12 @@ def _write_entry(arrays: dict[str, Any], entry: Path) -> None:
 
 
 def _read_entry(entry: Path) -> dict[str, Any]:
-    meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
     types = entry / "token_types.npy"
     return {
         "token_ids": _map_array(entry / "token_ids.npy"),
         "token_types": _map_array(types) if types.exists() else None,
         "offsets": np.load(entry / "offsets.npy"),
-        **meta,
+        "whole_lengths": np.load(entry / "whole_lengths.npy"),
     }
 
 
@@ -192,22 +226,19 @@ def _map_array(path: Path) -> npt.NDArray[Any]:
 
 
 def _encode_frame(frame: pl.DataFrame, spec: EncoderSpec) -> dict[str, Any]:
-    template = Template.of_tokenizer(spec.tokenizer, len(spec.segments))
+    template, truncation = spec.template, Truncation(spec.truncation)
+    room = spec.max_length - template.num_special_tokens
     parts = [_encode_texts(frame[name].to_list(), spec) for name in spec.segments]
-    cut_first = spec.segments.index("premise") if "premise" in spec.segments else 0
+    premise = spec.segments.index("premise") if "premise" in spec.segments else 0
+    whole_lengths = np.full(frame.height, template.num_special_tokens, np.int64)
     ids: list[npt.NDArray[np.int32]] = []
     types: list[npt.NDArray[np.int8]] = []
-    truncated = cut = 0
     for row in range(frame.height):
         texts = [part[row] for part in parts]
-        kept = truncate_segments(
-            [len(text) for text in texts],
-            spec.max_length - template.num_special_tokens,
-            first=cut_first if spec.truncation == "premise_first" else None,
-        )
-        lost = sum(len(text) for text in texts) - sum(kept)
-        truncated, cut = truncated + (lost > 0), cut + lost
-        row_ids, row_types = template.join([text[:count] for text, count in zip(texts, kept, strict=True)])
+        lengths = [len(text) for text in texts]
+        whole_lengths[row] += sum(lengths)
+        cuts = plan_cuts(lengths, room, truncation, premise=premise, ratio=spec.ratio)
+        row_ids, row_types = template.join([cut.apply(text) for text, cut in zip(texts, cuts, strict=True)])
         ids.append(row_ids)
         types.append(row_types)
     offsets = np.zeros(frame.height + 1, np.int64)
@@ -217,8 +248,7 @@ def _encode_frame(frame: pl.DataFrame, spec: EncoderSpec) -> dict[str, Any]:
         "token_ids": np.concatenate(ids) if ids else np.zeros(0, np.int32),
         "token_types": (np.concatenate(types) if types else np.zeros(0, np.int8)) if has_types else None,
         "offsets": offsets,
-        "num_truncated": truncated,
-        "num_cut_tokens": cut,
+        "whole_lengths": whole_lengths,
     }
 
 

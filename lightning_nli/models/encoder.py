@@ -21,7 +21,10 @@ from lightning_nli.models.attention import (
     choose_backend,
     register_attention_hook,
 )
+from lightning_nli.models.chunks import ChunkPooling
+from lightning_nli.models.dropout import speed_up_dropout
 from lightning_nli.models.heads import hub_errors, load_classifier, prepare_transformers
+from lightning_nli.models.linear import speed_up_linear
 from lightning_nli.models.padded import LongformerEncoder, PaddedEncoder
 from lightning_nli.models.registry import Road, architecture_of, model_card
 from lightning_nli.models.vocabulary import grow_vocabulary, vocabulary_size
@@ -47,6 +50,7 @@ class PackedEncoder(nn.Module):
         self._own_attention = model.config._attn_implementation
         model.config._attn_implementation = HOOK_NAME
         self._layout: AttentionLayout | None = None
+        self.chunks: ChunkPooling | None = None
         self._takes_mean = getattr(model.config, "classifier_pooling", "cls") == "mean"
 
     def release(self) -> Any:
@@ -69,6 +73,9 @@ class PackedEncoder(nn.Module):
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """(S, C) logits."""
+        return self._logits(batch) if self.chunks is None else self.chunks.logits(self._logits, batch)
+
+    def _logits(self, batch: PackedBatch) -> Tensor:
         self._layout = AttentionLayout.of(batch.cu_seqlens, batch.max_seqlen, self.backend)
         try:
             inputs = {"input_ids": batch.input_ids[None], "position_ids": batch.position_ids[None]}
@@ -113,6 +120,13 @@ def longest_segment(config: Any) -> int | None:
     return int(positions) - offset
 
 
+def longest_input(name: str, config: Any) -> int | None:
+    """Longest segment in tokens that `--model NAME` reads: what its position table and its publication allow."""
+    card = model_card(name)
+    limits = [longest_segment(config), None if card is None else card.max_tokens]
+    return min((number for number in limits if number is not None), default=None)
+
+
 def check_length(name: str, config: Any, max_length: int) -> None:
     """Make sure that a model reads segments as long as `--max-length` says.
 
@@ -124,10 +138,8 @@ def check_length(name: str, config: Any, max_length: int) -> None:
     Raises:
         UserError: its position table, or what it was published with, is shorter.
     """
-    card = model_card(name)
-    limits = [longest_segment(config), None if card is None else card.max_tokens]
-    limit = min((number for number in limits if number is not None), default=max_length)
-    if max_length > limit:
+    limit = longest_input(name, config)
+    if limit is not None and max_length > limit:
         raise UserError(f"--max-length {max_length}: '{name}' reads at most {limit} tokens; take --max-length {limit}")
 
 
@@ -196,6 +208,8 @@ def load_encoder(
         tokenizer = AutoTokenizer.from_pretrained(str(folder))
     torch.manual_seed(seed)
     model, head_is_new = load_classifier(folder, scheme, head)
+    speed_up_dropout(model)
+    speed_up_linear(model)
     grow_vocabulary(model, vocabulary_size(tokenizer))
     model.config.id2label = dict(enumerate(scheme.names))
     model.config.label2id = {name: index for index, name in enumerate(scheme.names)}

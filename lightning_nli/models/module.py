@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
 from lightning_nli.batch import PackedBatch
 from lightning_nli.config import OptimConfig
-from lightning_nli.epoch_metrics import EpochMetrics
+from lightning_nli.epoch_metrics import EpochMetrics, GroupAccuracy
 from lightning_nli.models.objectives import Objective
 from lightning_nli.models.optim import build_optimizer, build_schedule
 from lightning_nli.types import LabelScheme
@@ -33,6 +35,7 @@ class NLIModule(pl.LightningModule):
             fp32. None computes in the weights' own type.
         checkpoint_extras: Plain values stored beside the weights in every checkpoint.
         objective: Training loss, by default cross-entropy.
+        val_groups: (rows,) group of each validation row (`metrics.group_indices`); None: no group accuracy.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class NLIModule(pl.LightningModule):
         compute_dtype: torch.dtype | None = None,
         checkpoint_extras: dict[str, Any] | None = None,
         objective: Objective | None = None,
+        val_groups: npt.NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -54,6 +58,9 @@ class NLIModule(pl.LightningModule):
         self.objective = objective or Objective()
         self.val_metrics = EpochMetrics(scheme)
         self.test_metrics = EpochMetrics(scheme)
+        self.val_group_accuracy: GroupAccuracy | None = None
+        if val_groups is not None and (val_groups >= 0).any():
+            self.val_group_accuracy = GroupAccuracy(val_groups)
         self._step_loss: Tensor | None = None
 
     def forward(self, batch: PackedBatch) -> Tensor:
@@ -92,10 +99,15 @@ class NLIModule(pl.LightningModule):
             self.log("train/lr", self.trainer.optimizers[0].param_groups[0]["lr"], batch_size=1, rank_zero_only=True)
 
     def validation_step(self, batch: PackedBatch, batch_idx: int) -> None:
-        self.val_metrics.update(self(batch), batch.labels)
+        logits = self(batch)
+        self.val_metrics.update(logits, batch.labels)
+        if self.val_group_accuracy is not None:
+            self.val_group_accuracy.update(logits, batch.labels, batch.example_ids)
 
     def on_validation_epoch_end(self) -> None:
         self._log_metrics(self.val_metrics, VAL_PREFIX)
+        if self.val_group_accuracy is not None:
+            self._log_metrics(self.val_group_accuracy, VAL_PREFIX)
 
     def test_step(self, batch: PackedBatch, batch_idx: int) -> None:
         self.test_metrics.update(self(batch), batch.labels)
@@ -103,7 +115,7 @@ class NLIModule(pl.LightningModule):
     def on_test_epoch_end(self) -> None:
         self._log_metrics(self.test_metrics, "test")
 
-    def _log_metrics(self, metrics: EpochMetrics, prefix: str) -> None:
+    def _log_metrics(self, metrics: EpochMetrics | GroupAccuracy, prefix: str) -> None:
         values = metrics.compute()
         metrics.reset()
         for name, value in values.items():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_nli.batch import PackedBatch
+from lightning_nli.models.chunks import ChunkPooling
 
 
 class PaddedEncoder(nn.Module):
@@ -17,9 +18,13 @@ class PaddedEncoder(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        self.chunks: ChunkPooling | None = None
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """(S, C) logits."""
+        return self._logits(batch) if self.chunks is None else self.chunks.logits(self._logits, batch)
+
+    def _logits(self, batch: PackedBatch) -> Tensor:
         logits: Tensor = self.model(**self.padded_inputs(batch)).logits
         return logits
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import math
 import os
-import shutil
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,102 +19,70 @@ from pytorch_lightning.callbacks import Checkpoint
 from torch import Tensor
 
 from lightning_nli.config import CheckpointConfig
+from lightning_nli.training.agreement import Agreement
+from lightning_nli.training.index import CheckpointIndex, SavedCheckpoint
+from lightning_nli.training.manifest import (
+    Manifest,
+    RunIdentity,
+    check_whole,
+    manifest_path,
+    measure_files,
+    read_manifest,
+    sync,
+    sync_tree,
+    write_manifest,
+)
+from lightning_nli.training.safe_load import Refused, check_safe
+from lightning_nli.training.storage import (
+    WRITES,
+    delete,
+    describe_failure,
+    estimate_bytes,
+    has_finite_weights,
+    lack_of_room,
+)
 from lightning_nli.types import UserError
+
+__all__ = ["CheckpointIndex", "RunCheckpoints", "SavedCheckpoint", "read_weights"]
 
 log = logging.getLogger(__name__)
 
-INDEX_NAME = "index.json"
+PARTIAL = ".partial-"
 _DEEPSPEED_TAG = "checkpoint"
-
-
-@dataclass(frozen=True)
-class SavedCheckpoint:
-    """One checkpoint in the folder.
-
-    Attributes:
-        name: File (one process, DDP) or folder (DeepSpeed).
-        step: Optimizer steps taken.
-        epoch: Epochs begun, counted from 0.
-        score: The monitored score, null without validation.
-    """
-
-    name: str
-    step: int
-    epoch: int
-    score: float | None = None
-
-
-@dataclass
-class CheckpointIndex:
-    """What the checkpoint folder holds; kept as `index.json` beside the checkpoints, replaced by rename."""
-
-    monitor: str | None = None
-    saved: list[SavedCheckpoint] = field(default_factory=list)
-    best: str | None = None
-
-    @classmethod
-    def read(cls, folder: Path) -> CheckpointIndex:
-        """The folder's index; empty where there is none.
-
-        Raises:
-            UserError: the index is damaged.
-        """
-        path = folder / INDEX_NAME
-        if not path.exists():
-            return cls()
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            saved = [SavedCheckpoint(**entry) for entry in values["saved"]]
-            return cls(monitor=values["monitor"], saved=saved, best=values["best"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged ({error}); start the run anew in another --run-dir") from None
-
-    def write(self, folder: Path) -> None:
-        partial = folder / f".{INDEX_NAME}.{os.getpid()}"
-        partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-        partial.replace(folder / INDEX_NAME)
-
-    @property
-    def last(self) -> SavedCheckpoint | None:
-        return max(self.saved, key=lambda entry: entry.step, default=None)
-
-    def add(self, entry: SavedCheckpoint, *, lower_is_better: bool) -> None:
-        """Register a checkpoint; a score that is no number is never the best."""
-        self.saved = [*(known for known in self.saved if known.name != entry.name), entry]
-        if entry.score is None or not math.isfinite(entry.score):
-            return
-        best = next((known.score for known in self.saved if known.name == self.best), None)
-        sign = -1 if lower_is_better else 1
-        if best is None or sign * entry.score > sign * best:
-            self.best = entry.name
-
-    def prune(self, keep: int) -> list[str]:
-        """Forget all but the newest `keep` and the best one; returns the names that may be deleted."""
-        newest = sorted(self.saved, key=lambda entry: -entry.step)[:keep]
-        kept = {entry.name for entry in newest} | {self.best}
-        gone = [entry.name for entry in self.saved if entry.name not in kept]
-        self.saved = [entry for entry in self.saved if entry.name in kept]
-        return gone
-
-    def chosen(self) -> SavedCheckpoint:
-        """The checkpoint that scores count for: the best one, or the last where nothing chose.
-
-        Raises:
-            UserError: there is none.
-        """
-        entry = next((entry for entry in self.saved if entry.name == self.best), self.last)
-        if entry is None:
-            raise UserError("the run has no checkpoint yet")
-        return entry
+_S_PER_MINUTE = 60.0
+_EXIT_USAGE = 2
 
 
 class RunCheckpoints(Checkpoint):
-    """Saves at the end of every epoch (and every so many steps), under a temporary name that is renamed when whole."""
+    """Saves at the end of every epoch, every so many steps and minutes, under a temporary name, renamed when whole.
 
-    def __init__(self, folder: Path, config: CheckpointConfig, *, has_val: bool) -> None:
-        self.folder, self.config = folder, config
+    Args:
+        folder: Where to.
+        config: When, and what is kept.
+        has_val: Whether epochs are scored.
+        identity: Whose the checkpoints are; None in a trainer without a run.
+    """
+
+    def __init__(
+        self, folder: Path, config: CheckpointConfig, *, has_val: bool, identity: RunIdentity | None = None
+    ) -> None:
+        self.folder, self.config, self.identity = folder, config, identity
         self.monitor = config.monitor if has_val else None
+        self.lower_is_better = config.monitor.endswith("loss")
+        if config.patience and not has_val:
+            raise UserError("--patience waits for better scores, and no epoch is scored: there is no validation split")
         self._last_saved_step = -1
+        self._last_saved_at = time.monotonic()
+        self._agreement: Agreement | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._last_saved_step, self._last_saved_at = trainer.global_step, time.monotonic()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the last save is longer ago than the settings allow; each process has its own clock."""
+        minutes = self.config.save_minutes
+        return 0 < minutes * _S_PER_MINUTE < time.monotonic() - self._last_saved_at
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -127,44 +95,144 @@ class RunCheckpoints(Checkpoint):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         score = None if self.monitor is None else float(trainer.callback_metrics[self.monitor])
         self.save(trainer, score)
+        self._stop_out_of_patience(trainer)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.ckpt_path is not None:  # a run that had stopped early is over; only its scores are missing
+            self._stop_out_of_patience(trainer)
+
+    def _stop_out_of_patience(self, trainer: pl.Trainer) -> None:
+        if self.config.patience and self._agree(trainer).any(self.is_out_of_patience):
+            trainer.should_stop = True
+
+    def _agree(self, trainer: pl.Trainer) -> Agreement:
+        self._agreement = self._agreement or Agreement(trainer)
+        return self._agreement
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Whether the newest checkpoint has gone `--patience` scored epochs without a better score."""
+        last = CheckpointIndex.read(self.folder).last if self.config.patience else None
+        return last is not None and self.config.patience is not None and last.stale >= self.config.patience
 
     def save(self, trainer: pl.Trainer, score: float | None = None) -> None:
-        """Save on all ranks. A crash at any point leaves the earlier checkpoints and the index as they were."""
-        is_folder = "DeepSpeed" in type(trainer.strategy).__name__
-        suffix = "" if is_folder else ".ckpt"
+        """Save on all processes. A crash at any point leaves the earlier checkpoints and the index as they were.
+
+        Raises:
+            UserError: the disk is full, or the weights are no numbers; the other processes raise SystemExit.
+        """
+        suffix = "" if "DeepSpeed" in type(trainer.strategy).__name__ else ".ckpt"
         name = f"step-{trainer.global_step:08d}{'-val' if score is not None else ''}{suffix}"
-        partial = self.folder / f".partial-{name}"
-        if trainer.is_global_zero:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _delete(partial)
-        trainer.strategy.barrier("checkpoint-start")
+        partial = self.folder / f"{PARTIAL}{name}"
+        self._together(trainer, partial, self._make_room)
+        self._together(trainer, partial, self._write)
+        self._together(trainer, partial, lambda trainer, partial: self._publish(trainer, partial, name, score))
+        self._last_saved_step, self._last_saved_at = trainer.global_step, time.monotonic()
+
+    def _together(self, trainer: pl.Trainer, partial: Path, part: Callable[[pl.Trainer, Path], str | None]) -> None:
+        """Do one part of saving on every process, wait for all, and stop all if it failed on one."""
+        try:
+            failure = part(trainer, partial)
+        except OSError as error:
+            failure = describe_failure(error, partial)
+        if not self._agree(trainer).any(failure is not None):
+            return
+        if not trainer.is_global_zero:
+            if failure is not None:
+                log.error("process %d: %s", trainer.global_rank, failure)
+            raise SystemExit(_EXIT_USAGE)
+        with contextlib.suppress(OSError):
+            delete(partial)
+        last = CheckpointIndex.read(self.folder).last
+        kept = "there is no earlier checkpoint" if last is None else f"{last.name} (step {last.step}) is whole"
+        raise UserError(
+            f"nothing saved at step {trainer.global_step}: {failure or 'another process failed'}; {kept}. "
+            "Mend that and run the same command with --resume auto"
+        )
+
+    def _make_room(self, trainer: pl.Trainer, partial: Path) -> str | None:
+        WRITES.clear()
+        if not has_finite_weights(trainer.lightning_module):
+            return "the weights are no longer finite numbers (a lower --lr, or --precision fp32 or bf16, may help)"
+        if not trainer.is_global_zero:
+            return None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(self.folder)
+        last = CheckpointIndex.read(self.folder).last
+        manifest = None if last is None else read_manifest(self.folder / last.name)
+        needed = estimate_bytes(trainer.lightning_module) if manifest is None else manifest.num_bytes
+        return lack_of_room(self.folder, needed)
+
+    def _write(self, trainer: pl.Trainer, partial: Path) -> str | None:
         trainer.save_checkpoint(partial)
-        trainer.strategy.barrier("checkpoint-written")
-        if trainer.is_global_zero:
-            _delete(self.folder / name)
-            partial.rename(self.folder / name)
-            index = CheckpointIndex.read(self.folder)
-            index.monitor = self.monitor
-            finite = None if score is None or not math.isfinite(score) else score
-            if score is not None and finite is None:
-                log.warning(
-                    "%s is %s after step %d: not a candidate for the best", self.monitor, score, trainer.global_step
-                )
-            entry = SavedCheckpoint(name, trainer.global_step, trainer.current_epoch, finite)
-            index.add(entry, lower_is_better=self.config.monitor.endswith("loss"))
-            gone = index.prune(self.config.keep)
-            index.write(self.folder)
-            for old in gone:
-                _delete(self.folder / old)
-        trainer.strategy.barrier("checkpoint-done")
-        self._last_saved_step = trainer.global_step
+        return WRITES.reason
+
+    def _publish(self, trainer: pl.Trainer, partial: Path, name: str, score: float | None) -> str | None:
+        if not trainer.is_global_zero:
+            return None
+        finite = None if score is None or not math.isfinite(score) else score
+        if score is not None and finite is None:
+            log.warning(
+                "%s is %s after step %d: not a candidate for the best", self.monitor, score, trainer.global_step
+            )
+        index = CheckpointIndex.read(self.folder)
+        stale = index.count_stale(score, lower_is_better=self.lower_is_better)
+        entry = SavedCheckpoint(name, trainer.global_step, trainer.current_epoch, finite, stale)
+        final = self.folder / name
+        sync_tree(partial)
+        write_manifest(Manifest(**asdict(entry), identity=self.identity, files=measure_files(partial)), final)
+        if final.exists():
+            delete(final)
+        partial.rename(final)
+        sync(self.folder)
+        index.monitor = self.monitor
+        index.add(entry, lower_is_better=self.lower_is_better)
+        gone = index.prune(self.config.keep)
+        index.write(self.folder)
+        sync(self.folder)
+        for old in gone:
+            delete(self.folder / old)
+            delete(manifest_path(self.folder / old))
+        return None
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        checkpoint["accumulate"] = trainer.accumulate_grad_batches
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        now = trainer.accumulate_grad_batches
+        rescale_progress(checkpoint["loops"]["fit_loop"], checkpoint.get("accumulate", now), now)
 
 
-def _delete(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def rescale_progress(fit_loop: dict[str, Any], before: int, now: int) -> None:
+    """Count micro-steps as a run does that takes `now` of them for an optimizer step, where it took `before`.
+
+    Checkpoints are taken between optimizer steps, so no count has a remainder.
+
+    Args:
+        fit_loop: Lightning's state of the loop and of the loader, changed in place.
+        before: Micro-steps of an optimizer step when it was saved.
+        now: As this run takes.
+    """
+    if before == now:
+        return
+    progress = fit_loop["epoch_loop.batch_progress"]
+    for counts in (progress["total"], progress["current"]):
+        counts |= {name: count // before * now for name, count in counts.items()}
+    for loader in fit_loop["state_dict"].get("combined_loader", ()):
+        loader["micro_steps_done"] = loader["micro_steps_done"] // before * now
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a killed process left half-written, and manifests without a checkpoint."""
+    for path in [*folder.glob(f"{PARTIAL}*"), *folder.glob(".gone-*")]:
+        delete(path)
+    for path in folder.glob("step-*.manifest.json"):
+        if not path.with_name(path.name.removesuffix(".manifest.json")).exists():
+            path.unlink()
 
 
 def read_weights(path: Path, *, prefix: str = "encoder.model.") -> dict[str, Tensor]:
@@ -175,6 +243,7 @@ def read_weights(path: Path, *, prefix: str = "encoder.model.") -> dict[str, Ten
     """
     if not path.exists():
         raise UserError(f"checkpoint {path} does not exist")
+    check_whole(path)
     state = _read_folder(path) if path.is_dir() else _read_file(path)
     weights = {name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)}
     empty = [name for name, value in weights.items() if value.numel() == 0]
@@ -205,6 +274,13 @@ def _read_folder(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} is not a whole DeepSpeed checkpoint: {shards} holds no *model_states.pt")
     if not any(shards.glob("*optim_states.pt")):
         raise UserError(f"{path} is not a whole DeepSpeed checkpoint: {shards} holds no *optim_states.pt")
+    for shard in sorted(shards.glob("*.pt")):
+        try:
+            check_safe(shard)
+        except Refused:
+            raise
+        except UserError as error:
+            raise UserError(f"{path} is not a whole DeepSpeed checkpoint: {error}") from None
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     import pickle
 

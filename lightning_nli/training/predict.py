@@ -23,6 +23,7 @@ from lightning_nli.data.schema import EXAMPLE_SCHEMA
 from lightning_nli.data.tables import RAW
 from lightning_nli.data.tokenization import log_truncation, tokenize_split
 from lightning_nli.training.scoring import Scorer, answer_table
+from lightning_nli.training.setfit import SetFitScorer
 from lightning_nli.training.strategy import set_cpu_threads
 from lightning_nli.training.trained import open_run
 from lightning_nli.types import UserError
@@ -114,7 +115,7 @@ def _numbered_chunks(request: PredictRequest) -> Iterator[tuple[int, pl.DataFram
 class _Worker:
     """The model of this process, loaded once."""
 
-    scorer: Scorer
+    scorer: Scorer | SetFitScorer
     keep_unusable: bool
     source: str
 
@@ -123,7 +124,7 @@ def _load_worker(request: PredictRequest, places: Any = None) -> None:
     place = 0 if places is None else places.get()
     set_cpu_threads(request.devices)
     scorer = open_run(request.run, checkpoint=request.checkpoint, precision=request.precision).scorer
-    if scorer.device.type == "cuda":
+    if isinstance(scorer, Scorer) and scorer.device.type == "cuda":
         scorer.device = torch.device("cuda", place % torch.cuda.device_count())
         scorer.encoder.to(scorer.device)
     scorer.cache = None  # a stream is read once
@@ -149,13 +150,19 @@ def _answer_chunk(start: int, chunk: pl.DataFrame) -> pl.DataFrame:
         )
     frame = _as_examples(texts.filter(usable))
     names = ["predicted", *(f"prob_{name}" for name in scorer.scheme.names)]
-    split = tokenize_split(frame, scorer.spec, scorer.scheme)
-    log_truncation({_Worker.source: split}, scorer.spec.max_length)
-    answers = answer_table(frame, scorer.split_logits(split), scorer.scheme).select(names)
+    answers = _answers_of(scorer, frame).select(names)
     places = pl.DataFrame({"row": usable.arg_true()})
     placed = pl.concat([places, answers], how="horizontal")
     every = pl.DataFrame({"row": pl.arange(0, chunk.height, eager=True, dtype=pl.UInt32)})
     return every.join(placed, on="row", how="left", maintain_order="left").select(names)
+
+
+def _answers_of(scorer: Scorer | SetFitScorer, frame: pl.DataFrame) -> pl.DataFrame:
+    if isinstance(scorer, SetFitScorer):
+        return scorer.predictions(frame)
+    split = tokenize_split(frame, scorer.spec, scorer.scheme)
+    log_truncation({_Worker.source: split}, scorer.spec.max_length)
+    return answer_table(frame, scorer.split_logits(split), scorer.scheme)
 
 
 def _as_examples(texts: pl.DataFrame) -> pl.DataFrame:

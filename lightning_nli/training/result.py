@@ -6,16 +6,18 @@ import json
 import logging
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import polars as pl
 
-from lightning_nli.baselines import hard_rows, hard_scores, hypothesis_only
+from lightning_nli.baselines import hard_rows, hard_scores, hypothesis_only, linear
 from lightning_nli.config import cache_root
 from lightning_nli.data.readers import fingerprint
-from lightning_nli.metrics import score
+from lightning_nli.data.text import comparison_expr
+from lightning_nli.metrics import Scores, score
 from lightning_nli.swaps import evaluation_swaps, premise_scores, swap_unit
 from lightning_nli.types import LabelScheme, UserError
 
@@ -109,7 +111,7 @@ def score_split(
     predictions = predictor.predictions(frame)
     judge = judge.part(frame) if judge else Judge.of(frame, scheme)
     swaps = judge.swaps
-    swapped = {kind: _swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in ("hard", "random")}
+    swapped = {kind: swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in ("hard", "random")}
     answers = {
         # Blind to the premise, its answer is the same by definition: rounding in another pack must not say otherwise.
         kind: predictor.predictions(rows) if predictor.reads_premise else predictions.join(rows, "example_id", "semi")
@@ -119,8 +121,9 @@ def score_split(
     scores["premise"] = premise_scores(predictions, answers["hard"], answers["random"], scheme, unit=swap_unit(frame))
     baseline = hypothesis_only(train, frame, scheme)
     scores["hard"] = hard_scores(predictions, sorted(judge.hard_ids), baseline, scheme)
-    blind = score(baseline, scheme)
-    scores["hypothesis_only"] = {"accuracy": blind.accuracy, "macro_f1": blind.macro_f1}
+    scores["hypothesis_only"] = _figures(score(baseline, scheme), ("accuracy", "macro_f1"))
+    scores["linear"] = linear_scores(train, frame, scheme)
+    scores["unseen"] = unseen_scores(train, frame, predictions, scheme)
     entailed = f"prob_{scheme.entailed.value}"
     table = predictions
     for kind, answer in answers.items():
@@ -135,7 +138,61 @@ def score_split(
     return SplitScores(scores, table)
 
 
-def _swapped_rows(frame: pl.DataFrame, swaps: pl.DataFrame) -> pl.DataFrame:
+_SHORT = ("num_examples", "accuracy", "macro_precision", "macro_recall", "macro_f1", "group_accuracy", "num_groups")
+_LINEAR = (("premise",), ("condition", "premise"))
+
+
+def _figures(scores: Scores, names: Sequence[str] = _SHORT) -> dict[str, Any]:
+    return {name: getattr(scores, name) for name in names}
+
+
+def linear_scores(train: pl.DataFrame, frame: pl.DataFrame, scheme: LabelScheme) -> dict[str, dict[str, Any]]:
+    """What linear models that never see the hypothesis reach, by the texts that they read.
+
+    Only where every row has a condition: a premise that all labels share gives nothing away.
+    """
+    if train["condition"].null_count() + frame["condition"].null_count() or frame.is_empty():
+        return {}
+    return {",".join(read): _figures(score(linear(train, frame, scheme, segments=read), scheme)) for read in _LINEAR}
+
+
+def unseen_scores(
+    train: pl.DataFrame, frame: pl.DataFrame, predictions: pl.DataFrame, scheme: LabelScheme
+) -> dict[str, dict[str, Any]]:
+    """Scores of the rows whose texts training does not have, compared without case, spaces and punctuation.
+
+    Args:
+        train: The run's training rows.
+        frame: Scored rows.
+        predictions: Answers to them.
+        scheme: Labels.
+
+    Returns:
+        `hypothesis`: of the rows whose hypothesis is new, without any group of which training has a hypothesis;
+        `hypothesis,premise`: of the rows of which both are new, groups apart (these are parts of groups). Each with the
+        share of the rows' commonest label as `majority`.
+    """
+    is_new = {
+        name: ~frame.select(key).to_series().is_in(train.select(key).to_series().implode())
+        for name in ("hypothesis", "premise")
+        for key in [comparison_expr(pl.col(name))]
+    }
+    known_groups = frame.filter(~is_new["hypothesis"])["group_id"].drop_nulls().implode()
+    in_new_group = ~frame["group_id"].is_in(known_groups).fill_null(False)
+    kept = {
+        "hypothesis": (is_new["hypothesis"] & in_new_group, _SHORT),
+        "hypothesis,premise": (is_new["hypothesis"] & is_new["premise"], _SHORT[:-2]),
+    }
+    found = {}
+    for name, (is_kept, figures) in kept.items():
+        part = predictions.join(frame.filter(is_kept), on="example_id", how="semi")
+        counts = part.group_by("label").len()["len"].to_list()
+        majority = max(counts) / part.height if counts else None
+        found[name] = _figures(score(part, scheme), figures) | {"majority": majority}
+    return found
+
+
+def swapped_rows(frame: pl.DataFrame, swaps: pl.DataFrame) -> pl.DataFrame:
     """The rows that have a swap, under the swapped premise."""
     new = swaps.select("example_id", pl.col("premise").alias("_premise"), pl.col("premise_id").alias("_premise_id"))
     joined = frame.join(new, on="example_id", how="inner", maintain_order="left")

@@ -7,33 +7,34 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pytorch_lightning as lightning
 import torch
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 
-from lightning_nli import baselines
 from lightning_nli.config import ExperimentConfig, cache_root, config_hash, hypothesis_only_twin, run_folder
+from lightning_nli.config_setfit import SETFIT
 from lightning_nli.data.datamodule import NLIDataModule
 from lightning_nli.data.packing import PackPlan, count_micro_steps
 from lightning_nli.data.tokenization import log_truncation, tokenize_split
+from lightning_nli.metrics import group_indices
 from lightning_nli.models.encoder import LoadedEncoder
 from lightning_nli.models.module import NLIModule
-from lightning_nli.models.offline import is_built_here
-from lightning_nli.models.vocabulary import trim_to_texts
-from lightning_nli.training.callbacks import StopOnSignal, TrainingProgress, parse_max_time
+from lightning_nli.training.baseline import BaselinePredictor
+from lightning_nli.training.callbacks import NanGuard, StopOnSignal, TrainingProgress
 from lightning_nli.training.checkpoint import CheckpointIndex, RunCheckpoints
 from lightning_nli.training.corpora import VAL_NAME, RunData, load_run_data
-from lightning_nli.training.encoder import load_run_encoder
+from lightning_nli.training.encoder import load_run_encoder, trim_run_encoder
+from lightning_nli.training.epoch_scores import RunWatch, sets_to_score, swapped_tokens, watch_epochs
+from lightning_nli.training.manifest import RunIdentity
 from lightning_nli.training.objective_data import build_objective
+from lightning_nli.training.processes import FirstErrorFirst, tie_to_parent
 from lightning_nli.training.result import (
     RESULT_SCHEMA,
     Judge,
@@ -43,14 +44,20 @@ from lightning_nli.training.result import (
     score_split,
     write_result,
 )
+from lightning_nli.training.resume import find_checkpoint, run_identity
 from lightning_nli.training.run_folder import check_run_folder, claim_run_folder, processor_name
-from lightning_nli.training.strategy import (
-    Engine,
-    check_slurm,
-    is_first_process,
-    set_cpu_threads,
+from lightning_nli.training.setfit import fit_setfit, plan_setfit
+from lightning_nli.training.signals import listening, parse_max_time, time_limit_s
+from lightning_nli.training.strategy import Engine, check_engine, is_first_process, set_cpu_threads
+from lightning_nli.training.trained import (
+    OpenedRun,
+    RunMeta,
+    describe_truncation,
+    encoder_spec,
+    open_run,
+    point_out_specials,
+    save_encoder,
 )
-from lightning_nli.training.trained import OpenedRun, RunMeta, encoder_spec, open_run, save_encoder
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +77,8 @@ class BuiltRun:
         loaded: Encoder and tokenizer.
         meta: What the run must remember of them.
         kept_tokens: Vocabulary rows that are trained, None for all.
+        truncation: What `--max-length` did to each set, as `result.json` has it.
+        identity: What its checkpoints must share with it.
     """
 
     trainer: lightning.Trainer
@@ -79,28 +88,8 @@ class BuiltRun:
     loaded: LoadedEncoder
     meta: RunMeta
     kept_tokens: npt.NDArray[np.int64] | None
-
-
-@dataclass(frozen=True)
-class BaselinePredictor:
-    """A baseline that trains on the run's training rows and answers any rows of the same scheme."""
-
-    method: Callable[..., pl.DataFrame]
-    data: RunData
-
-    @property
-    def reads_premise(self) -> bool:
-        return self.method is baselines.overlap
-
-    def predictions(self, frame: pl.DataFrame) -> pl.DataFrame:
-        return self.method(self.data.published_train, frame, self.data.scheme)
-
-
-_BASELINES = {
-    "majority": baselines.majority,
-    "hyponly-v1": baselines.hypothesis_only,
-    "overlap-v1": baselines.overlap,
-}
+    truncation: dict[str, Any]
+    identity: RunIdentity
 
 
 def train(config: ExperimentConfig, *, quiet: bool = False) -> dict[str, Any]:
@@ -112,14 +101,21 @@ def train(config: ExperimentConfig, *, quiet: bool = False) -> dict[str, Any]:
     """
     folder = run_folder(config)
     parse_max_time(config.engine.max_time)
-    check_slurm(config.engine)
+    check_engine(config)
     if is_first_process():
         check_run_folder(folder, config)
-    return train_on(config, load_run_data(config), folder, quiet=quiet)
+    with listening():
+        return train_on(config, load_run_data(config), folder, quiet=quiet)
 
 
 def train_on(
-    config: ExperimentConfig, data: RunData, folder: Path, *, quiet: bool = False, judge: Judge | None = None
+    config: ExperimentConfig,
+    data: RunData,
+    folder: Path,
+    *,
+    quiet: bool = False,
+    judge: Judge | None = None,
+    watch: RunWatch | None = None,
 ) -> dict[str, Any]:
     """Run `config` on rows that are chosen already, in a folder of its own.
 
@@ -129,6 +125,7 @@ def train_on(
         folder: Run folder.
         quiet: No progress.
         judge: Swaps and hard rows of the scored sets, where a suite has fixed them.
+        watch: What is told of every epoch, and which sets are scored, in a sweep.
 
     Raises:
         UserError: as `train`.
@@ -139,16 +136,18 @@ def train_on(
     if config.method != "finetune":
         if is_first:
             claim_run_folder(folder, config, data.bad_rows)
-        predictor = BaselinePredictor(_BASELINES[config.method], data)
-        result = _score_all(config, folder, data, predictor, selection=None, judge=judge)
+        predictor, details = _train_other(config, data, folder)
+        result = _score_all(config, folder, data, predictor, selection=None, judge=judge) | details
         return _finish(folder, result, {"wall_s": round(time.perf_counter() - started, 1)})
-    set_cpu_threads(config.engine.devices)
-    built = build_run(config, data, folder, quiet=quiet)
+    set_cpu_threads(config.engine.devices, config.engine.threads)
+    built = build_run(config, data, folder, quiet=quiet, watch=watch)
     if is_first:
         claim_run_folder(folder, config, data.bad_rows)
         save_encoder(folder, built.loaded, built.meta, built.kept_tokens)
-    built.trainer.fit(built.module, built.datamodule, ckpt_path=_resume_path(folder, config), weights_only=True)
-    cost, meta = _training_cost(built), built.meta
+    goes_on = config.resume == "auto"
+    resumed = find_checkpoint(folder / "checkpoints", built.identity, is_first=is_first) if goes_on else None
+    built.trainer.fit(built.module, built.datamodule, ckpt_path=resumed, weights_only=True)
+    cost, meta, truncation = _training_cost(built), built.meta, built.truncation
     del built
     index = CheckpointIndex.read(folder / "checkpoints")
     chosen = index.chosen()
@@ -161,9 +160,19 @@ def train_on(
         "step": chosen.step,
         "checkpoint": chosen.name,
     }
+    data = sets_to_score(data, watch)
     result = _score_all(config, folder, data, open_run(folder).scorer, selection=selection, judge=judge)
     result["encoder"] = meta.as_result()
+    result["data"]["truncation"] = truncation
     return _finish(folder, result, cost | {"wall_s": round(time.perf_counter() - started, 1)})
+
+
+def _train_other(config: ExperimentConfig, data: RunData, folder: Path) -> tuple[Predictor, dict[str, Any]]:
+    """A model that Lightning does not train, and what `result.json` says of it alone."""
+    if config.method != SETFIT:
+        return BaselinePredictor.of(config, data), {}
+    predictor, details = fit_setfit(config, data, folder)
+    return predictor, {"setfit": details}
 
 
 def describe_run(config: ExperimentConfig) -> str:
@@ -172,6 +181,8 @@ def describe_run(config: ExperimentConfig) -> str:
     data = load_run_data(config)
     lines = [f"run folder: {folder}", f"training rows: {data.train.height}"]
     lines += [f"scored rows, {name}: {frame.height}" for name, frame in data.scored.items()]
+    if config.method == SETFIT:
+        lines.append(plan_setfit(config, data).describe())
     if config.method == "finetune":
         with tempfile.TemporaryDirectory() as scratch:
             built = build_run(config, data, Path(scratch), quiet=True)
@@ -192,20 +203,15 @@ def describe_run(config: ExperimentConfig) -> str:
     return "\n".join([*lines, "dry run: nothing was trained", ""])
 
 
-def _resume_path(folder: Path, config: ExperimentConfig) -> Path | None:
-    last = CheckpointIndex.read(folder / "checkpoints").last
-    if config.resume != "auto" or last is None:
-        return None
-    log.info("going on from %s (epoch %d, step %d)", last.name, last.epoch + 1, last.step)
-    return folder / "checkpoints" / last.name
-
-
-def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: bool = False) -> BuiltRun:
+def build_run(
+    config: ExperimentConfig, data: RunData, folder: Path, *, quiet: bool = False, watch: RunWatch | None = None
+) -> BuiltRun:
     """Encoder, tokens, module and trainer of a run.
 
     Raises:
         UserError: a setting that the encoder or the machine cannot serve.
     """
+    tie_to_parent()
     lightning.seed_everything(config.seed, verbose=False)
     objective, groups = build_objective(config, data)
     loaded, engine, meta = load_run_encoder(config, data)
@@ -215,9 +221,9 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
         for name, frame in {"train": data.train, **data.scored}.items()
     }
     log_truncation(tokens, config.text.max_length)
-    kept, remap = None, None
-    if config.engine.trim_vocab == "auto" and not is_built_here(config.model):
-        kept, remap = trim_to_texts(loaded.model, loaded.tokenizer, (split.token_ids for split in tokens.values()))
+    texts = [*tokens.values(), *swapped_tokens(config, data, spec, watch)]
+    kept, remap = trim_run_encoder(config, loaded, [split.token_ids for split in texts])
+    point_out_specials(loaded, spec, config.text, meta.chunk_length, remap)
     if config.engine.activation_checkpointing:
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.engine.compile:
@@ -230,6 +236,7 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
         compute_dtype=engine.compute_dtype,
         checkpoint_extras={"config_hash": config_hash(config), "data": data.fingerprint},
         objective=objective,
+        val_groups=group_indices(data.scored[VAL_NAME]) if data.has_val else None,
     )
     datamodule = NLIDataModule(
         train=tokens["train"],
@@ -247,16 +254,20 @@ def build_run(config: ExperimentConfig, data: RunData, folder: Path, *, quiet: b
         num_workers=config.engine.num_workers,
     )
     progress = TrainingProgress(quiet=quiet)
-    trainer = _build_trainer(config, engine, folder, progress, has_val=data.has_val)
+    assert datamodule.plan is not None
+    identity = run_identity(config, data.fingerprint, spec, tokens["train"], datamodule.plan)
+    checkpoints = RunCheckpoints(folder / "checkpoints", config.checkpoints, has_val=data.has_val, identity=identity)
+    trainer = _build_trainer(config, engine, folder, progress, checkpoints)
+    watch_epochs(trainer, config, data, spec, loaded.first_position, remap, watch)
     _log_plan(config, data, engine, loaded, module)
-    return BuiltRun(trainer, module, datamodule, progress, loaded, meta, kept)
+    truncation = describe_truncation(meta, tokens)
+    return BuiltRun(trainer, module, datamodule, progress, loaded, meta, kept, truncation, identity)
 
 
 def _build_trainer(
-    config: ExperimentConfig, engine: Engine, folder: Path, progress: TrainingProgress, *, has_val: bool
+    config: ExperimentConfig, engine: Engine, folder: Path, progress: TrainingProgress, checkpoints: RunCheckpoints
 ) -> lightning.Trainer:
-    checkpoints = RunCheckpoints(folder / "checkpoints", config.checkpoints, has_val=has_val)
-    stop = StopOnSignal(checkpoints.save, max_time_s=parse_max_time(config.engine.max_time))
+    stop = StopOnSignal(checkpoints, max_time_s=time_limit_s(config.engine.max_time))
     loggers = [CSVLogger(folder, name="", version=""), TensorBoardLogger(folder, name="tb", version="")]
     options: dict[str, Any] = {} if engine.trainer_precision is None else {"precision": engine.trainer_precision}
     if SLURMEnvironment.detect():
@@ -272,7 +283,7 @@ def _build_trainer(
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         log_every_n_steps=_LOG_EVERY_STEPS,
-        callbacks=[progress, stop, checkpoints],
+        callbacks=[FirstErrorFirst(), progress, NanGuard(config.engine.on_nan), stop, checkpoints],
         logger=loggers,
         enable_progress_bar=False,
         enable_model_summary=False,

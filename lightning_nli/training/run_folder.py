@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lightning_nli.config import NOT_HASHED, ExperimentConfig, config_hash, flat_settings, load_config, save_config
+from lightning_nli.config import NOT_HASHED, ExperimentConfig, flat_settings, load_config, save_config
 from lightning_nli.data.schema import BadRow
 from lightning_nli.types import UserError
 
@@ -64,14 +64,24 @@ def claim_run_folder(folder: Path, config: ExperimentConfig, bad_rows: Sequence[
 
 
 def _check_same_settings(path: Path, config: ExperimentConfig) -> None:
+    from lightning_nli.training.resume import batch_message, global_batch, settings_to_keep
+
     earlier = load_config(path)
-    if config_hash(earlier) == config_hash(config):
+    before, now = settings_to_keep(earlier), settings_to_keep(config)
+    changed = [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
+    if not changed:
         return
-    before, now = flat_settings(asdict(earlier)), flat_settings(asdict(config))
-    changed = [
-        f"{name}: {before[name]} -> {now[name]}" for name in now if before[name] != now[name] and name not in NOT_HASHED
-    ]
-    raise UserError(f"{path.parent} was begun with other settings ({'; '.join(changed)}); give another --run-dir")
+    if changed == ["global batch"]:
+        batches = global_batch(earlier), global_batch(config)
+        raise UserError(batch_message(str(path.parent), *batches, config.optim.accumulate))
+    if changed == ["engine.devices"]:
+        raise UserError(
+            f"{path.parent} has the shards of --devices {before['engine.devices']} DeepSpeed processes, this is "
+            f"--devices {now['engine.devices']}: start as many, or take its weights alone (lnli consolidate)"
+        )
+    old, new = flat_settings(asdict(earlier)), flat_settings(asdict(config))
+    shown = [f"{name}: {old[name]} -> {new[name]}" for name in new if old[name] != new[name] and name not in NOT_HASHED]
+    raise UserError(f"{path.parent} was begun with other settings ({'; '.join(shown)}); give another --run-dir")
 
 
 def read_run_config(folder: Path) -> ExperimentConfig:

@@ -36,6 +36,7 @@ class Scorer:
         max_tokens: Tokens per pack.
         device: Where it runs.
         cache: Token cache, or None.
+        remap: New id of every token id, where the model's vocabulary is trimmed.
     """
 
     encoder: nn.Module
@@ -45,6 +46,7 @@ class Scorer:
     max_tokens: int
     device: torch.device
     cache: Path | None = None
+    remap: npt.NDArray[np.int64] | None = None
 
     @property
     def model(self) -> Any:
@@ -68,7 +70,8 @@ class Scorer:
         for ranks in plan_evaluation(split.lengths, max_tokens=self.max_tokens, world_size=world_size):
             if not ranks[rank].rows:
                 continue
-            batch = collate_pack(split, ranks[rank], first_position=self.first_position).to(self.device)
+            batch = collate_pack(split, ranks[rank], first_position=self.first_position, remap=self.remap)
+            batch = batch.to(self.device)
             logits_RC[batch.example_ids] = self.encoder(batch).float()
             if progress is not None:
                 progress(batch.num_segments * world_size)
@@ -78,7 +81,10 @@ class Scorer:
         return values
 
     def predictions(self, frame: pl.DataFrame, progress: Progress | None = None) -> pl.DataFrame:
-        return answer_table(frame, self.logits(frame, progress), self.scheme)
+        """The predictions table, with the tokens of each row before truncation."""
+        split = tokenize_split(frame, self.spec, self.scheme, cache=self.cache)
+        table = answer_table(frame, self.split_logits(split, progress), self.scheme)
+        return table.with_columns(num_tokens=split.whole_lengths)
 
 
 def answer_table(frame: pl.DataFrame, logits: npt.NDArray[np.float32], scheme: LabelScheme) -> pl.DataFrame:

@@ -13,16 +13,16 @@ from pytorch_lightning.plugins import DeepSpeedPrecision
 from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy, Strategy
 
-from lightning_nli.config import EngineConfig
+from lightning_nli.config import EngineConfig, ExperimentConfig
 from lightning_nli.models.registry import architecture_of
+from lightning_nli.training.deepspeed_config import STAGES, deepspeed_json, zero_settings
 from lightning_nli.training.hardware import has_native_bf16
+from lightning_nli.training.processes import RankLauncher
+from lightning_nli.training.storage import DirectCheckpointIO, shard_engine
 from lightning_nli.types import UserError
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-
-_DEEPSPEED_STAGE = {"deepspeed": 2, "deepspeed_stage_1": 1, "deepspeed_stage_2": 2, "deepspeed_stage_3": 3}
-_BUCKET_ELEMENTS = 50_000_000  # of gradients reduced at once: 100 MB in bf16
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,21 @@ def check_slurm(engine: EngineConfig) -> None:
         )
 
 
+def check_engine(config: ExperimentConfig) -> None:
+    """What can be known of processes and DeepSpeed's settings before the data are read or a process is started.
+
+    Raises:
+        UserError: they contradict each other, the machine, or SLURM.
+    """
+    check_slurm(config.engine)
+    if config.engine.strategy in STAGES:
+        accelerator = resolve_accelerator(config.engine)
+        if accelerator == "cpu":
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        precision = resolve_precision(config.engine, accelerator)
+        deepspeed_json(config, zero_settings(config, precision, on_gpu=accelerator == "gpu"))
+
+
 def resolve_precision(engine: EngineConfig, accelerator: str, *, family: str | None = None) -> str:
     """The precision word that `auto` stands for, checked against the hardware and the encoder's family.
 
@@ -107,18 +122,18 @@ def resolve_attention(engine: EngineConfig, accelerator: str, precision: str) ->
     return "bucketed" if engine.attention == "auto" else engine.attention
 
 
-def build_strategy(engine: EngineConfig, *, family: str | None = None, clip: float = 0.0) -> Engine:
+def build_strategy(config: ExperimentConfig, *, family: str | None = None) -> Engine:
     """Resolve accelerator, precision and strategy.
 
     Raises:
         UserError: a combination that cannot run.
     """
+    engine = config.engine
     accelerator = resolve_accelerator(engine)
     precision = resolve_precision(engine, accelerator, family=family)
     processes = engine.devices * engine.num_nodes
-    if engine.strategy.startswith("deepspeed"):
-        stage = _DEEPSPEED_STAGE[engine.strategy]
-        return Engine(accelerator, precision, None, _deepspeed(stage, accelerator, precision, clip), None)
+    if engine.strategy in STAGES:
+        return Engine(accelerator, precision, None, _deepspeed(config, accelerator, precision), None)
     if engine.activation_checkpointing and precision == "bf16":
         raise UserError(
             "--activation-checkpointing recomputes layers in the master weights' type: take --precision "
@@ -128,48 +143,26 @@ def build_strategy(engine: EngineConfig, *, family: str | None = None, clip: flo
     word = {"fp32": "32-true", "bf16": "32-true", "bf16-autocast": "bf16-mixed", "fp16": "16-mixed"}[precision]
     if engine.strategy == "ddp" or processes > 1:
         backend = "gloo" if accelerator == "cpu" else "nccl"
-        ddp = DDPStrategy(process_group_backend=backend, gradient_as_bucket_view=True)
+        ddp = PackedDDPStrategy(
+            process_group_backend=backend, gradient_as_bucket_view=True, checkpoint_io=DirectCheckpointIO()
+        )
         return Engine(accelerator, precision, compute, ddp, word)
     device = torch.device("cuda", 0) if accelerator == "gpu" else torch.device("cpu")
-    return Engine(accelerator, precision, compute, SingleDeviceStrategy(device), word)
+    return Engine(accelerator, precision, compute, _one_process(device), word)
 
 
-def deepspeed_config(stage: int, precision: str, *, clip: float = 0.0) -> dict[str, Any]:
-    """Our DeepSpeed settings; accumulation is filled in by Lightning from the trainer.
-
-    `train_micro_batch_size_per_gpu` only feeds DeepSpeed's own timers: packs have no fixed number of examples.
-    """
-    zero: dict[str, Any] = {
-        "stage": stage,
-        "contiguous_gradients": True,
-        "overlap_comm": torch.cuda.is_available(),
-        "reduce_bucket_size": _BUCKET_ELEMENTS,
-        "allgather_bucket_size": _BUCKET_ELEMENTS,
-    }
-    if stage == 3:
-        zero["stage3_prefetch_bucket_size"] = _BUCKET_ELEMENTS
-    settings: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": 1,
-        "zero_allow_untested_optimizer": True,
-        "zero_optimization": zero,
-    }
-    if precision == "bf16":
-        settings["bf16"] = {"enabled": True}
-    if precision == "bf16-autocast":
-        settings["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
-    if clip:
-        settings["gradient_clipping"] = clip
-    return settings
+def _one_process(device: torch.device) -> Strategy:
+    return SingleDeviceStrategy(device, checkpoint_io=DirectCheckpointIO())
 
 
-def _deepspeed(stage: int, accelerator: str, precision: str, clip: float) -> Strategy:
+def _deepspeed(config: ExperimentConfig, accelerator: str, precision: str) -> Strategy:
     if precision == "bf16-autocast":
         raise UserError("--precision bf16-autocast with --strategy deepspeed: take bf16, which DeepSpeed does itself")
     if accelerator == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     word = {"fp32": "32-true", "bf16": "bf16-true", "fp16": "16-mixed"}[precision]
     return PackedDeepSpeedStrategy(
-        config=deepspeed_config(stage, precision, clip=clip),
+        config=deepspeed_json(config, zero_settings(config, precision, on_gpu=accelerator == "gpu")),
         precision_plugin=_UnscaledPrecision(word),  # type: ignore[arg-type]
         process_group_backend="gloo" if accelerator == "cpu" else "nccl",
         cluster_environment=None,
@@ -191,8 +184,29 @@ class _UnscaledPrecision(DeepSpeedPrecision):
         super().backward(tensor, model, optimizer, *args, scale_wrt_gas=False, **kwargs)
 
 
+class PackedDDPStrategy(DDPStrategy):
+    """Lightning's DDP strategy, whose processes live and die together and all load the checkpoint of the first."""
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        return super().load_checkpoint(self.broadcast(checkpoint_path), weights_only)
+
+
 class PackedDeepSpeedStrategy(DeepSpeedStrategy):
-    """Lightning's DeepSpeed strategy, which also runs on CPU processes over gloo."""
+    """Lightning's DeepSpeed strategy, which also runs on CPU processes over gloo and reads and writes checked shards.
+
+    It saves into the folder it is given; `RunCheckpoints` gives it a temporary one and renames that when it is whole.
+    """
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        return super().load_checkpoint(self.broadcast(checkpoint_path), weights_only)
 
     def setup_environment(self) -> None:
         if self._on_gpu:
@@ -229,6 +243,7 @@ class PackedDeepSpeedStrategy(DeepSpeedStrategy):
             lr_scheduler=lr_scheduler,
             dist_init_required=False,
         )
+        engine.checkpoint_engine = shard_engine()
         return engine, wrapped
 
 
@@ -241,7 +256,9 @@ def is_first_process() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
 
-def set_cpu_threads(processes_here: int) -> None:
-    """Share the cores between the processes of this machine; `OMP_NUM_THREADS`, where set, is left as it is."""
-    if "OMP_NUM_THREADS" not in os.environ:
+def set_cpu_threads(processes_here: int, threads: int | None = None) -> None:
+    """Take `threads`, else `OMP_NUM_THREADS`, else an even share of this machine's cores for each process."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes_here))

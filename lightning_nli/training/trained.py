@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lightning_nli.config import ExperimentConfig, cache_root
+from lightning_nli.config import ExperimentConfig, TextConfig, cache_root
+from lightning_nli.config_setfit import SETFIT
+from lightning_nli.config_text import resolve_truncation
+from lightning_nli.data.segments import MARKERS, Joining, Truncation
 from lightning_nli.data.text import WordSegmenter
-from lightning_nli.data.tokenization import EncoderSpec
-from lightning_nli.models.encoder import LoadedEncoder, wrap_encoder
+from lightning_nli.data.tokenization import EncoderSpec, TokenizedSplit
+from lightning_nli.models.chunks import ChunkPooling
+from lightning_nli.models.encoder import LoadedEncoder, PackedEncoder, wrap_encoder
 from lightning_nli.models.heads import prepare_transformers
 from lightning_nli.models.offline import resolve_model
+from lightning_nli.models.padded import LongformerEncoder, PaddedEncoder
 from lightning_nli.models.registry import Road, architecture_of
 from lightning_nli.models.vocabulary import restore_vocabulary, vocabulary_size
 from lightning_nli.training.checkpoint import CheckpointIndex, read_weights
 from lightning_nli.training.run_folder import read_run_config
 from lightning_nli.training.scoring import Scorer
+from lightning_nli.training.setfit import SetFitScorer, load_setfit
 from lightning_nli.training.strategy import resolve_accelerator, resolve_precision
 from lightning_nli.types import SCHEMES, LabelScheme, UserError
 
@@ -41,6 +48,9 @@ class RunMeta:
         segmenter: Word segmenter of its texts (what `auto` stood for).
         segmenter_version: Version of that segmenter's package; empty for `none`.
         num_tokens: Ids of its tokenizer, added tokens included; None in runs of earlier versions.
+        truncation: What goes of a longer example (what `auto` stood for).
+        ratio: Weights that proportional truncation shares the room by, one a segment; None for other rules.
+        chunk_length: Longest chunk in tokens, where longer examples are read in chunks.
     """
 
     scheme: str
@@ -50,6 +60,9 @@ class RunMeta:
     segmenter: str = "none"
     segmenter_version: str = ""
     num_tokens: int | None = None
+    truncation: Truncation = Truncation.LONGEST_FIRST
+    ratio: tuple[int, ...] | None = None
+    chunk_length: int | None = None
 
     @classmethod
     def of(cls, loaded: LoadedEncoder, scheme: LabelScheme, segments: tuple[str, ...], segmenter: str) -> RunMeta:
@@ -65,7 +78,7 @@ class RunMeta:
 
     def as_result(self) -> dict[str, Any]:
         """What `result.json` says of the encoder."""
-        names = ("architecture", "road", "segmenter", "segmenter_version")
+        names = ("architecture", "road", "segmenter", "segmenter_version", "chunk_length")
         return {name: value or None for name, value in asdict(self).items() if name in names}
 
 
@@ -94,7 +107,12 @@ def read_meta(folder: Path) -> RunMeta:
         config = json.loads((folder / "encoder" / "config.json").read_text(encoding="utf-8"))
         values |= {"architecture": config["model_type"], "road": architecture_of(config["model_type"]).road}
         values |= {"segmenter": read_run_config(folder).text.segmenter}
-    return RunMeta(**values | {"segments": tuple(values["segments"]), "road": Road(values["road"])})
+    values |= {"segments": tuple(values["segments"]), "road": Road(values["road"])}
+    if "truncation" not in values:  # a run of an earlier version
+        values |= {"truncation": resolve_truncation(read_run_config(folder).text, len(values["segments"]))}
+    ratio = values.get("ratio")
+    values |= {"truncation": Truncation(values["truncation"]), "ratio": None if ratio is None else tuple(ratio)}
+    return RunMeta(**values)
 
 
 def checkpoint_path(folder: Path, choice: str = "best") -> Path:
@@ -170,7 +188,7 @@ class OpenedRun:
     config: ExperimentConfig
     scheme: LabelScheme
     checkpoint: Path
-    scorer: Scorer
+    scorer: Scorer | SetFitScorer
 
 
 def open_run(
@@ -190,6 +208,9 @@ def open_run(
     from transformers import AutoTokenizer
 
     config = read_run_config(folder)
+    if config.method == SETFIT:
+        is_as_stored = checkpoint == "best" and max_tokens is None
+        return _open_setfit(folder, config, is_as_stored=is_as_stored, precision=precision)
     meta = read_meta(folder)
     scheme = SCHEMES[meta.scheme]
     path = checkpoint_path(folder, checkpoint)
@@ -207,9 +228,11 @@ def open_run(
     attention = "bucketed" if word == "fp32" and engine.attention != "sdpa" else engine.attention  # flash: half only
     encoder = wrap_encoder(model, attention if meta.road is Road.PACKED else "padded", device)
     loaded = LoadedEncoder(encoder.to(device).eval(), tokenizer, head_is_new=False)
+    spec = encoder_spec(config, loaded, meta)
+    point_out_specials(loaded, spec, config.text, meta.chunk_length)
     scorer = Scorer(
         encoder=loaded.encoder,
-        spec=encoder_spec(config, loaded, meta),
+        spec=spec,
         scheme=scheme,
         first_position=loaded.first_position,
         max_tokens=max_tokens or config.packing.eval_max_tokens,
@@ -217,6 +240,16 @@ def open_run(
         cache=cache_root(),
     )
     return OpenedRun(folder, config, scheme, path, scorer)
+
+
+def _open_setfit(folder: Path, config: ExperimentConfig, *, is_as_stored: bool, precision: str | None) -> OpenedRun:
+    if not is_as_stored or precision not in (None, "fp32"):
+        raise UserError(
+            f"{folder} is a SetFit run: one stored model, in fp32, that reads batches of rows; leave out --checkpoint, "
+            "--precision and --eval-max-tokens"
+        )
+    scorer = load_setfit(folder, config)
+    return OpenedRun(folder, config, scorer.scheme, folder / SETFIT, scorer)
 
 
 def _check_tokenizer(folder: Path, tokenizer: Any, model: Any, meta: RunMeta) -> None:
@@ -244,8 +277,57 @@ def encoder_spec(config: ExperimentConfig, loaded: LoadedEncoder, meta: RunMeta)
         tokenizer=loaded.tokenizer,
         segments=meta.segments,
         max_length=config.text.max_length,
-        truncation=config.text.truncation,
+        joining=Joining(config.text.template),
+        truncation=meta.truncation,
+        ratio=meta.ratio,
         normalize=config.text.normalize == "nfc",
         segmenter=meta.segmenter,
         num_token_types=loaded.num_token_types,
     )
+
+
+def describe_truncation(meta: RunMeta, tokens: dict[str, TokenizedSplit]) -> dict[str, Any]:
+    """What `--max-length` did to each set, for `result.json`: the rule, shares in percent, examples and tokens cut."""
+    cut = {
+        name: {"num_examples": len(split), "num_truncated": split.num_truncated, "num_cut_tokens": split.num_cut_tokens}
+        for name, split in tokens.items()
+    }
+    shares: dict[str, float] | None = None
+    if meta.ratio is not None:
+        percent = [round(100 * weight / sum(meta.ratio), 1) for weight in meta.ratio]
+        shares = dict(zip(meta.segments, percent, strict=True))
+    return {"rule": meta.truncation, "shares": shares, "sets": cut}
+
+
+def point_out_specials(
+    loaded: LoadedEncoder,
+    spec: EncoderSpec,
+    text: TextConfig,
+    chunk_length: int | None,
+    remap: npt.NDArray[np.int64] | None = None,
+) -> None:
+    """Tell an encoder which ids of its batches are markers (Longformer looks at them) and where texts end (chunks).
+
+    Args:
+        loaded: Encoder, changed in place.
+        spec: How text becomes ids.
+        text: Settings.
+        chunk_length: Longest chunk in tokens; None: examples are read whole.
+        remap: New id of every token id, where the vocabulary is trimmed.
+    """
+
+    def in_batch(ids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(ids) if remap is None else tuple(int(remap[token]) for token in ids)
+
+    encoder = loaded.encoder
+    assert isinstance(encoder, PackedEncoder | PaddedEncoder), type(encoder)
+    if isinstance(encoder, LongformerEncoder) and spec.joining == Joining.MARKERS:
+        known = spec.tokenizer.get_vocab()
+        encoder.global_token_ids = in_batch(known[MARKERS[name]] for name in spec.segments)
+    if chunk_length is not None:
+        encoder.chunks = ChunkPooling(
+            length=chunk_length,
+            how=text.chunk_pool,
+            special_ids=in_batch(spec.template.special_ids),
+            first_position=loaded.first_position,
+        )
