@@ -46,6 +46,21 @@ EXAMPLES = {
         time="08:00:00",
         array="0-7",
     ),
+    "tune_ray.sbatch": replace(
+        _FIT,
+        name="lnli-tune",
+        command=(
+            *("python", "-m", "lightning_nli.launch.ray_node", "lnli", "tune", "--resume"),
+            *("--config", "experiments/vilegalnli/xlmr-large.yaml"),
+            *("--space", "experiments/tune/large-encoder.yaml", "--num-samples", "24"),
+            *("--tune-dir", "runs/tune/xlmr-large", "--gpus-per-trial", "1", "--cpus-per-trial", "8"),
+        ),
+        nodes=2,
+        gpus_per_node=0,
+        cpus_per_task=32,
+        options=("--gres=gpu:4",),
+        time="1-00:00:00",
+    ),
     "container.sbatch": replace(_FIT, name="lnli-container", container="lightning-nli.sif", prelude=()),
 }
 """File name -> job."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lightning_nli.types import UserError
@@ -152,6 +153,46 @@ def submit(script: Path) -> str:
     if done.returncode:
         raise UserError(f"SLURM refuses the job: {done.stderr.strip()}")
     return done.stdout.strip().partition(";")[0]
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """A job in SLURM's hands.
+
+    Attributes:
+        job: Its id.
+        script: What was submitted.
+        log: Pattern of its log files.
+    """
+
+    job: str
+    script: Path
+    log: str
+
+
+def submit_all(specs: Sequence[JobSpec]) -> list[SubmittedJob]:
+    """Write and submit the scripts of jobs, each but the first one once the first has ended; all of them or none.
+
+    Raises:
+        UserError: a job makes no sense, there is no SLURM, or it refuses a job.
+    """
+    for spec in specs:
+        check_job(spec)
+    submitted: list[SubmittedJob] = []
+    for spec in specs:
+        folder = Path(spec.logs) / "scripts"
+        folder.mkdir(parents=True, exist_ok=True)
+        script = folder / f"{spec.name}-{os.getpid()}.sbatch"
+        waiting = replace(spec, after=submitted[0].job) if submitted else spec
+        script.write_text(render_sbatch(waiting), encoding="utf-8")
+        try:
+            job = submit(script)
+        except UserError:
+            for one in submitted:
+                cancel(one.job)
+            raise
+        submitted.append(SubmittedJob(job, script, f"{spec.logs}/{spec.name}-{job}{'_*' if spec.array else ''}.out"))
+    return submitted
 
 
 def cancel(job: str) -> None:
