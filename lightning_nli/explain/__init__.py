@@ -1,0 +1,1 @@
+"""LIME: which words of which text an answer rests on."""
