@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import signal
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +14,6 @@ import pytest
 import yaml
 
 from lightning_nli.cli.main import main
-from lightning_nli.crossdomain.launch import worker_command
 from lightning_nli.crossdomain.leaderboard import COLUMNS, build_leaderboard
 from lightning_nli.crossdomain.records import STALE_S, lease, open_board, read_records, write_json
 from lightning_nli.crossdomain.runner import fold_data, make_board, reopen_board, run_cells
@@ -138,30 +134,8 @@ def test_a_lease_is_held_by_one_and_taken_over_when_its_heart_stops(board, tmp_p
     assert not (tmp_path / "b" / "cells" / "c" / "lease.json").exists()
 
 
-@pytest.mark.slow
-def test_a_runner_killed_at_random_and_restarted_ends_with_the_same_records(board, tmp_path):
-    made = make_board(tmp_path / "killed", board.suite)
-    command = worker_command(made.folder, ["hyponly-v1"])
-    rng = random.Random(5)
-    for _ in range(3):
-        runner = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-        time.sleep(rng.uniform(3, 7))
-        os.killpg(runner.pid, signal.SIGKILL)
-        runner.wait()
-        for file in made.folder.glob("cells/*/lease.json"):  # a minute passes
-            os.utime(file, (time.time() - STALE_S - 1,) * 2)
-    assert subprocess.run(command, check=False).returncode == 0
-
-    def outcome(folder: Path) -> dict[str, object]:
-        records = [record for record in read_records(folder) if record["model"] == "hyponly-v1"]
-        return {record["cell_id"]: record["result"]["scores"] for record in records}
-
-    assert outcome(made.folder) == outcome(board.folder)
-    assert not list(made.folder.glob("cells/*/run-*"))
-
-
-def test_nothing_of_the_held_out_rows_reaches_what_trains_or_chooses(board):
-    """D10: poison every held-out row; the rows that train and choose do not change."""
+def test_d10_nothing_of_the_held_out_rows_reaches_what_trains_or_chooses(board):
+    """Poison every held-out row; the rows that train and choose do not change."""
     fold = board.folds["out:culture_society"]
     cell = next(cell for cell in board.cells(["hyponly-v1"]) if cell.fold == fold.name)
     cell = replace(cell, config=replace(cell.config, augment="premise_swap=1+1"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from pathlib import Path
 
 import polars as pl
 import pytest
+from pools import NEAR, pool_of, row
 
-from lightning_nli.crossdomain.check import fold_problems
+from lightning_nli.crossdomain.check import fold_problems, lacking_labels
 from lightning_nli.crossdomain.folds import (
     Fold,
     Removal,
@@ -23,20 +26,6 @@ from lightning_nli.data.readers import read_source
 from lightning_nli.data.sample import sample_corpus
 from lightning_nli.data.schema import EXAMPLE_SCHEMA
 from lightning_nli.types import BINARY, UserError
-
-
-def row(id_: str, law: str, domains: list[str], premise: str | None = None) -> dict[str, object]:
-    text = premise or f"premise number {id_} of the law called {law} says its own thing {id_}"
-    return {"example_id": id_, "premise_id": f"p-{text}", "law_id": law, "domains": domains, "premise": text}
-
-
-def pool_of(*rows: dict[str, object]) -> Pool:
-    usual = {"corpus": "t", "hypothesis": "h", "label": "entailment", "rule": [], "ratings": []}
-    frame = pl.DataFrame([usual | given for given in rows], schema=EXAMPLE_SCHEMA)
-    return build_pool(frame.with_columns(hypothesis=pl.format("h {}", "example_id")), BINARY)
-
-
-NEAR = "the same words stand here in the same order as in the other law but for one word at the end {}"
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +110,7 @@ def sample() -> Pool:
     return build_pool(sample_corpus(3600), BINARY)
 
 
-def test_every_domain_of_the_embedded_corpus_is_held_out_without_a_leak(sample):
+def test_d10_every_domain_of_the_embedded_corpus_is_held_out_without_a_leak(sample):
     folds = leave_one_domain_out(sample, seed=1)
     assert len(folds) == 26 and {fold.held_out[0] for fold in folds} == {size.domain for size in sample.domains} - {
         "other"
@@ -129,7 +118,7 @@ def test_every_domain_of_the_embedded_corpus_is_held_out_without_a_leak(sample):
     memberships = sample.frame.select(
         pl.col("domains").list.set_difference(pl.lit(["other"]).cast(EXAMPLE_SCHEMA["domains"])).list.len().sum()
     ).item()
-    assert sum(len(fold.test) for fold in folds) == memberships  # D10: a row is tested once a domain
+    assert sum(len(fold.test) for fold in folds) == memberships  # a row is tested once a domain
     assert not [problem for fold in folds for problem in fold_problems(sample, fold)]
     assert sum(len(fold.removed[Removal.LAW]) for fold in folds) > 0
 
@@ -174,6 +163,58 @@ def test_disjoint_parts_share_no_domain_and_count_what_straddles(sample):
     assert not fold_problems(sample, fold)
     with pytest.raises(UserError, match="stand in two parts"):
         disjoint(sample, parts | {"dev": ["education"]}, seed=1)
+
+
+def write_pairs(path: Path, domains: list[str]) -> Path:
+    lines = [
+        {"premise": f"premise {n}", "hypothesis": f"h {n}", "label": "entailment", "domains": name, "law_id": f"L{n}"}
+        for n, name in enumerate(domains)
+    ]
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_d11_a_domain_written_in_several_ways_is_one_and_an_unknown_name_is_refused(tmp_path):
+    name = "Lao động - Tiền lương"
+    spellings = [
+        name,
+        unicodedata.normalize("NFD", name),
+        name.upper(),
+        "lao  động -  tiền lương ",
+        "labor_wages",
+        "Văn hóa - Xã hội",
+        "Văn hoá - Xã hội",
+    ]
+    assert len(set(spellings)) == len(spellings)
+    corpus = read_source(str(write_pairs(tmp_path / "known.jsonl", spellings)))
+    pool = build_pool(corpus.frame, corpus.scheme)
+    assert {size.domain: size.rows for size in pool.domains} == {"labor_wages": 5, "culture_society": 2}
+    folds = leave_one_domain_out(pool, seed=1)
+    assert {fold.name: len(fold.test) for fold in folds} == {"out:labor_wages": 5, "out:culture_society": 2}
+    with pytest.raises(UserError, match="unknown field of law 'lao động'; nearest is 'labor_wages'"):
+        read_source(str(write_pairs(tmp_path / "unknown.jsonl", ["lao động", "hoà giải"])))
+
+
+def test_d12_folds_without_a_label_are_named_with_their_counts_and_none_is_empty():
+    """One domain has most rows, four have one: 40 test rows and 4 x 1, of one label each."""
+    rows = [row(f"a{n}", f"A{n % 8}", ["labor_wages"]) | {"label": label(n)} for n in range(40)]
+    small = ("education", "insurance", "securities", "investment")
+    rows += [row(f"b{n}", f"B{n}", [domain]) | {"label": label(n)} for n, domain in enumerate(small)]
+    pool = pool_of(*rows)
+    folds = leave_one_domain_out(pool, seed=1)
+    assert sorted(len(fold.test) for fold in folds) == [1, 1, 1, 1, 40]
+    assert all(fold.train and fold.id_val and fold.test for fold in folds)
+    warned = [line for fold in folds for line in lacking_labels(pool, fold)]
+    assert {line.split(":")[1] for line in warned if ": test has" in line} == set(small)
+    assert "out:insurance: test has 1 non_entailment, 0 entailment" in warned
+    with pytest.raises(UserError, match="0 training rows"):
+        leave_one_domain_out(pool_of(*rows[:40]), seed=1)
+    with pytest.raises(UserError, match="cannot fill 10 folds"):
+        k_folds(pool_of(*rows[:40]), "law_id", seed=1)
+
+
+def label(number: int) -> str:
+    return "non_entailment" if number % 2 else "entailment"
 
 
 def test_published_pool_and_fold_sizes(shared: Path):

@@ -17,11 +17,14 @@ _COMMANDS = {
     "test": "score a run's model again, or on other data",
     "predict": "label pairs from a file or standard input",
     "export": "write a folder that Hugging Face pipelines load",
+    "consolidate": "write a (sharded) checkpoint as one fp32 file",
     "score": "score any file of predictions",
     "analyze": "report on a corpus, or on what runs answered",
+    "explain": "which words an answer rests on (LIME)",
     "data": "check, convert or split a corpus",
     "cross-domain": "train and test across fields of law",
     "leaderboard": "show what models reach on held-out fields of law",
+    "tune": "search for settings with Ray Tune",
     "submit": "run a command as a SLURM job",
     "stage": "fetch and convert an offline encoder into the cache",
     "doctor": "what this machine has for a run, and how to get what is missing",
@@ -43,6 +46,7 @@ examples:
   lnli predict runs/RUN pairs.jsonl labels.jsonl
   lnli export runs/RUN model/
   lnli analyze runs runs/RUN --out report
+  lnli tune --config BASE.yaml --space experiments/tune/rates.yaml
 
 `lnli COMMAND --help` tells each command's options.
 Exit codes: 0 done, 2 usage or bad input, 75 saved and to be run again, 1 a fault of ours.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightning_nli.cli.board_options import add_board_options
+from lightning_nli.cli.cross_domain_run import submit_board
+from lightning_nli.cli.job_options import add_job_options, job_spec, send_jobs
 from lightning_nli.types import UserError
 
 if TYPE_CHECKING:
@@ -40,32 +39,11 @@ def main(argv: list[str]) -> int:
     place = argv.index("--") if "--" in argv else len(argv)
     own, rest = argv[:place], argv[place + 1 :]
     args = _parser().parse_args(own)
-    from lightning_nli.launch.slurm import cancel, check_job, render_sbatch, submit
-
-    specs = _jobs(args, rest)
-    for spec in specs:
-        check_job(spec)
-    if args.dry_run:
-        sys.stdout.write("\n".join(render_sbatch(spec) for spec in specs))
-        return 0
-    Path(args.logs).mkdir(parents=True, exist_ok=True)
-    scripts = Path(args.logs) / "scripts"
-    scripts.mkdir(exist_ok=True)
-    first: str | None = None
-    for spec in specs:
-        script = scripts / f"{spec.name}-{os.getpid()}.sbatch"
-        script.write_text(render_sbatch(spec if first is None else replace(spec, after=first)), encoding="utf-8")
-        try:
-            job = submit(script)
-        except UserError:
-            if first is not None:
-                cancel(first)
-            raise
-        pattern = f"{spec.name}-{job}_*.out" if spec.array else f"{spec.name}-{job}.out"
-        sys.stdout.write(
-            f"job {job}: {script}\n  follow: tail -F {args.logs}/{pattern}   squeue -j {job}   scancel {job}\n"
-        )
-        first = first or job
+    common = job_spec(args, f"lnli-{args.command}", nodes=args.nodes, tasks_per_node=args.tasks_per_node)
+    if args.command == "cross-domain":
+        submit_board(common, _board_arguments(rest), runners=args.array or 1, dry_run=args.dry_run)
+    else:
+        send_jobs([_fit_job(common, args, rest)], dry_run=args.dry_run)
     return 0
 
 
@@ -78,56 +56,18 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("command", choices=COMMANDS, help="what the job runs")
-    parser.add_argument("--time", required=True, help="limit: minutes, HH:MM:SS or D-HH:MM:SS")
     parser.add_argument("--nodes", type=int, default=1, help="machines (default 1)")
-    parser.add_argument("--gpus-per-node", type=int, default=0, help="GPUs a machine, one process each (default 0)")
     parser.add_argument("--tasks-per-node", type=int, help="CPU processes a machine (default: as many as GPUs, else 1)")
-    parser.add_argument("--cpus-per-task", type=int, default=4, help="cores a process (default 4)")
-    parser.add_argument("--mem", help="memory a machine, as 64G")
-    parser.add_argument("--partition", help="partition")
-    parser.add_argument("--account", help="account to charge")
-    parser.add_argument("--name", help="of the job (default: the command)")
     parser.add_argument("--array", type=int, metavar="N", help="cross-domain: N runners side by side")
-    parser.add_argument("--venv", metavar="FOLDER", help="virtual environment (default: this one)")
-    parser.add_argument("--conda", metavar="NAME", help="conda environment instead")
-    parser.add_argument("--container", metavar="IMAGE", help="run inside an Apptainer image")
-    parser.add_argument("--cache", default=os.environ.get("LNLI_CACHE"), help="LNLI_CACHE, seen by every node")
-    parser.add_argument("--logs", default="logs", help="folder of log files (default logs)")
-    parser.add_argument("--no-requeue", action="store_true", help="do not queue again what was stopped")
-    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="a further #SBATCH option")
+    add_job_options(parser, "the job (--time is needed)")
     parser.add_argument("--dry-run", action="store_true", help="print the script, submit nothing")
     return parser
 
 
-def _jobs(args: argparse.Namespace, rest: list[str]) -> list[JobSpec]:
-    from lightning_nli.launch.slurm import JobSpec
-
-    tasks = args.tasks_per_node or args.gpus_per_node or 1
-    common = JobSpec(
-        name=args.name or f"lnli-{args.command}",
-        command=(),
-        nodes=args.nodes,
-        gpus_per_node=args.gpus_per_node,
-        tasks_per_node=tasks,
-        cpus_per_task=args.cpus_per_task,
-        time=args.time,
-        partition=args.partition,
-        account=args.account,
-        memory=args.mem,
-        requeue=not args.no_requeue,
-        prelude=_prelude(args),
-        container=args.container,
-        cache=args.cache,
-        logs=args.logs,
-        options=tuple(args.sbatch),
-    )
-    if args.command == "fit":
-        if args.array:
-            raise UserError("--array is for cross-domain: a run of `lnli fit` is one job")
-        return [replace(common, command=("lnli", "fit", *_fit_arguments(rest, args.nodes, tasks)))]
-    if args.nodes != 1 or tasks != 1:
-        raise UserError("a cell of a board runs in one process: leave --nodes and --tasks-per-node at 1, use --array N")
-    return _board_jobs(common, rest, args.array or 1)
+def _fit_job(common: JobSpec, args: argparse.Namespace, rest: list[str]) -> JobSpec:
+    if args.array:
+        raise UserError("--array is for cross-domain: a run of `lnli fit` is one job")
+    return replace(common, command=("lnli", "fit", *_fit_arguments(rest, common.nodes, common.tasks_per_node)))
 
 
 def _fit_arguments(rest: list[str], nodes: int, tasks: int) -> list[str]:
@@ -157,33 +97,9 @@ def _fit_arguments(rest: list[str], nodes: int, tasks: int) -> list[str]:
     return [*rest, *filled]
 
 
-def _board_jobs(common: JobSpec, rest: list[str], runners: int) -> list[JobSpec]:
-    """An array of runners on a board, and the leaderboard once they have ended."""
+def _board_arguments(rest: list[str]) -> argparse.Namespace:
+    """What `lnli cross-domain run` would be told."""
     parser = argparse.ArgumentParser("lnli submit cross-domain -- ", add_help=False)
-    parser.add_argument("--suite", type=Path, required=True)
-    parser.add_argument("--models", required=True)
-    parser.add_argument("--board", type=Path)
-    known = parser.parse_args([word for word in rest if word != "run"])
-    from lightning_nli.cli.cross_domain import board_folder, model_names
-    from lightning_nli.crossdomain.runner import make_board
-    from lightning_nli.crossdomain.suite import load_suite
-
-    suite = load_suite(known.suite)
-    folder = board_folder(known.board, suite)
-    make_board(folder, suite).cells(model_names(known.models))  # a mistake is told here
-    work = ("lnli", "cross-domain", "work", str(folder), "--models", known.models)
-    page = ("lnli", "leaderboard", str(folder), "--html", str(folder / "board.html"), "--force")
-    return [
-        replace(common, command=work, array=f"0-{runners - 1}"),
-        replace(common, name=f"{common.name}-board", command=page, gpus_per_node=0, requeue=False, time="30"),
-    ]
-
-
-def _prelude(args: argparse.Namespace) -> tuple[str, ...]:
-    if args.conda and args.venv:
-        raise UserError("--venv and --conda exclude each other")
-    if args.conda:
-        return ('eval "$(conda shell.bash hook)"', f"conda activate {shlex.quote(args.conda)}")
-    if args.container:
-        return ()
-    return (f"source {shlex.quote(str(Path(args.venv or sys.prefix) / 'bin' / 'activate'))}",)
+    add_board_options(parser)
+    parser.add_argument("--retry-failed", action="store_true")
+    return parser.parse_args([word for word in rest if word != "run"])

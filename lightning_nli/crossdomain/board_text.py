@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lightning_nli.crossdomain.leaderboard import BoardRow, DomainFigure, Leaderboard
+from lightning_nli.crossdomain.selection import ID_VAL
 from lightning_nli.crossdomain.tally import OUT
 from lightning_nli.crossdomain.wording import BOARD_COLUMNS, CALIBRATION, RANK, WORST, Column, english_name
 from lightning_nli.statistics import Estimate
@@ -25,6 +26,12 @@ NO_SEEDS = "training variance not included"
 ENCODER, ON_HYPOTHESES, NO_ENCODER = "encoder", "encoder on hypotheses only", "no encoder"
 KINDS = (ENCODER, ON_HYPOTHESES, NO_ENCODER)
 """Sorts of models."""
+
+ORACLE_WARNING = (
+    "Chosen by an oracle: the tested rows of the held-out domains chose every checkpoint. These figures are too good "
+    "and are no result for a new domain. No model is ranked, no difference is marked."
+)
+"""Stands above and below every figure of a suite with `selection: oracle`."""
 
 _FOLDS_NAMED = 4
 _REASON_CHARACTERS = 200
@@ -95,6 +102,8 @@ def why_blank(board: Leaderboard, row: BoardRow, name: str) -> str:
     """
     if name == CALIBRATION:
         return "no held-out row has been answered"
+    if name == RANK and board.is_oracle:
+        return "an oracle chose: never ranked"
     name = {WORST: "accuracy", RANK: "macro_f1"}.get(name, name)
     estimate = row.figures.get(name)
     if estimate is not None:
@@ -215,10 +224,14 @@ def rerun_command(board: Leaderboard, row: BoardRow) -> str:
     """The command that runs what is missing of a model, or all of it in a new folder."""
     suite = shlex.quote(f"benchmarks/suites/{board.key['suite']}.yaml")
     command = f"lnli cross-domain run --suite {suite} --models {shlex.quote(row.model)}"
+    if "selection" in board.key:
+        command += f" --selection {board.key['selection']}"
     failed = any(group.reason.startswith("failed") for group in missing_cells(row))
     return f"{command} --retry-failed" if failed else command
 
 
 def title(board: Leaderboard) -> str:
-    """Suite, version and data."""
-    return f"{board.key['suite']}, version {board.key['version']}, data {board.key['data']}"
+    """Suite, version, data, and what chose the checkpoints where it is not `id_val`."""
+    named = f"{board.key['suite']}, version {board.key['version']}, data {board.key['data']}"
+    selection = board.suite.get("selection", ID_VAL)
+    return named if selection == ID_VAL else f"{named}, selection {selection}"

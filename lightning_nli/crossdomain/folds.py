@@ -30,6 +30,8 @@ class Removal(StrEnum):
     PREMISE = "its premise nearly is a tested one"
     STRADDLES = "its domains lie in several parts"
     OTHER_DOMAIN = "its domain takes no part"
+    CHOOSES_LAW = "its law chooses"
+    CHOOSES_PREMISE = "its premise nearly is one that chooses"
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Fold:
         tests: Name of a test set -> its ids; `test` for all of it.
         removed: Why a row was left out -> its ids.
         guards_laws: Whether no tested law may train.
+        choosers: Domains left out of training, with their laws, so that their rows choose; none where `id_val` is laws
+            or premises of the training domains.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Fold:
     tests: Mapping[str, tuple[str, ...]]
     removed: Mapping[Removal, tuple[str, ...]] = field(default_factory=dict)
     guards_laws: bool = True
+    choosers: tuple[str, ...] = ()
 
     @property
     def test(self) -> tuple[str, ...]:
@@ -83,9 +88,27 @@ def leave_domains_out(pool: Pool, groups: Mapping[str, Sequence[str]], *, seed: 
     for name, domains in groups.items():
         if OTHER in domains:
             raise UserError(f"'{OTHER}' is the rest of everything: it is never held out")
-        is_test = _carries(domains)
-        folds.append(_guarded(pool, f"out:{name}", "leave-domain-out", is_test, held_out=tuple(domains), seed=seed))
+        folds.append(leave_out(pool, f"out:{name}", "leave-domain-out", domains, seed=seed))
     return folds
+
+
+def leave_out(
+    pool: Pool, name: str, scheme: str, domains: Sequence[str], *, seed: int, near: Pool | None = None
+) -> Fold:
+    """One fold that tests the rows of some domains, with all guards.
+
+    Args:
+        pool: Rows that take part.
+        name: Of the fold.
+        scheme: Of the fold.
+        domains: Held out.
+        seed: Of `id_val` and of the order of training rows.
+        near: Pool that knows which premises are near, where `pool` is part of it.
+
+    Raises:
+        UserError: nothing is left to train on or to test.
+    """
+    return _guarded(pool, name, scheme, _carries(domains), held_out=tuple(domains), seed=seed, near=near)
 
 
 def leave_one_domain_out(pool: Pool, *, seed: int, domains: Sequence[str] | None = None) -> list[Fold]:
@@ -118,16 +141,14 @@ def disjoint(pool: Pool, parts: Mapping[str, Sequence[str]], *, seed: int) -> li
     straddling = pool.frame.filter((num_parts > 1) | ((num_parts == 1) & foreign))
     elsewhere = pool.frame.filter((num_parts == 0) & (pl.col("domains").list.len() > 0))
     kept = Pool(pool.frame.filter(alone), pool.scheme, 0)
-    tested = _guarded(
-        kept, "disjoint", "disjoint", touched["test"], held_out=tuple(parts["test"]), seed=seed, near=pool
-    )
-    rest = _rows(kept, (*tested.train, *tested.id_val))
-    chosen = _guarded(rest, "disjoint", "disjoint", touched["dev"], held_out=tuple(parts["dev"]), seed=seed, near=pool)
-    train = _hash_order(_rows(rest, (*chosen.train, *chosen.id_val)).frame, seed)
+    tested = leave_out(kept, "disjoint", "disjoint", parts["test"], seed=seed, near=pool)
+    rest = kept.part((*tested.train, *tested.id_val))
+    chosen = leave_out(rest, "disjoint", "disjoint", parts["dev"], seed=seed, near=pool)
+    train = order_by_hash(rest, (*chosen.train, *chosen.id_val), seed)
     removed = {reason: (*tested.removed[reason], *chosen.removed[reason]) for reason in tested.removed}
     removed[Removal.STRADDLES] = tuple(straddling["example_id"])
     removed[Removal.OTHER_DOMAIN] = tuple(elsewhere["example_id"])
-    return [replace(tested, train=train, id_val=chosen.test, removed=removed)]
+    return [replace(tested, train=train, id_val=chosen.test, removed=removed, choosers=tuple(parts["dev"]))]
 
 
 def pairwise(pool: Pool, *, seed: int) -> list[Fold]:
@@ -212,9 +233,9 @@ def smallest_training_set(folds: Iterable[Fold]) -> int:
     return min(len(fold.train) for fold in folds)
 
 
-def _rows(pool: Pool, ids: Sequence[str]) -> Pool:
-    chosen = pl.Series(list(ids), dtype=pl.String).implode()
-    return replace(pool, frame=pool.frame.filter(pl.col("example_id").is_in(chosen)))
+def order_by_hash(pool: Pool, ids: Sequence[str], seed: int) -> tuple[str, ...]:
+    """The ids of some rows in the order of training rows: by hash of their premises."""
+    return _hash_order(pool.part(ids).frame, seed)
 
 
 def _carries(domains: Sequence[str]) -> pl.Expr:

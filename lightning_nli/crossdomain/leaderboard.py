@@ -15,6 +15,7 @@ from lightning_nli.config import BLIND_SETTINGS
 from lightning_nli.crossdomain.folds import Fold
 from lightning_nli.crossdomain.pool import DomainSize, Pool
 from lightning_nli.crossdomain.records import read_board_suite, read_records
+from lightning_nli.crossdomain.selection import ORACLE
 from lightning_nli.crossdomain.tally import (
     FROM,
     LAW,
@@ -117,7 +118,7 @@ class Leaderboard:
     Attributes:
         key: Suite, version, data.
         suite: The suite's entries.
-        rows: Models, best macro-F1 first, those without one last.
+        rows: Models, best macro-F1 first, those without one last; by name where an oracle chose.
         core: Core domains among the held-out ones: only they enter means.
         comparisons: (first, second) -> difference of macro-F1, p value after Holm.
     """
@@ -127,6 +128,11 @@ class Leaderboard:
     rows: list[BoardRow]
     core: list[str]
     comparisons: Mapping[tuple[str, str], tuple[float, float]]
+
+    @property
+    def is_oracle(self) -> bool:
+        """Whether tested rows chose the checkpoints: then nobody is ranked, and no difference is marked."""
+        return self.suite.get("selection") == ORACLE
 
 
 def build_leaderboard(folder: Path, pool: Pool, folds: Mapping[str, Fold], seeds: Sequence[int]) -> Leaderboard:
@@ -147,11 +153,14 @@ def build_leaderboard(folder: Path, pool: Pool, folds: Mapping[str, Fold], seeds
     tallies = [tally(folder, pool, name, [r for r in records if r["model"] == name], folds, seeds) for name in names]
     maker = _Maker(pool, scope, tallies)
     rows = [maker.row(one) for one in tallies]
+    stored = read_board_suite(folder)
+    board = Leaderboard(stored.key, stored.suite, sorted(rows, key=lambda row: row.model), scope.core, {})
+    if board.is_oracle:
+        return board
     comparisons = maker.compare()
     ranks = rank_intervals([row.model for row in rows if row.figures["macro_f1"]], comparisons)
     rows = [replace(row, rank=ranks.get(row.model)) for row in rows]
-    stored = read_board_suite(folder)
-    return Leaderboard(stored.key, stored.suite, sorted(rows, key=_order), scope.core, comparisons)
+    return replace(board, rows=sorted(rows, key=_order), comparisons=comparisons)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from lightning_nli.crossdomain import board_text as text
 from lightning_nli.crossdomain.leaderboard import BoardRow, Leaderboard
 from lightning_nli.crossdomain.page_figures import effects_plot, heatmaps, transfer_tables
-from lightning_nli.crossdomain.page_table import board_section
+from lightning_nli.crossdomain.page_table import board_section, oracle_alarm
 from lightning_nli.crossdomain.render import board_json
+from lightning_nli.crossdomain.selection import ID_VAL, LAST, LEAVE_ONE_OUT, ORACLE
 from lightning_nli.crossdomain.transfer import TransferMatrix
 from lightning_nli.crossdomain.wording import GLOSSARY, english_name
 
@@ -34,6 +35,12 @@ _SCHEMES = {
     "pairwise": "trained on one domain, tested on every other",
     "leave-law-out": "each fold's laws held out",
     "in-domain": "each fold's premises held out",
+}
+_SELECTIONS = {
+    ID_VAL: "best on rows set aside from training",
+    LAST: "the last checkpoint",
+    LEAVE_ONE_OUT: "best on a training domain that trains nothing",
+    ORACLE: "best on the tested rows",
 }
 _CODE, _CODE_TAG = re.compile(r"`([^`]*)`"), r"<code>\1</code>"
 
@@ -103,7 +110,7 @@ def _head(board: Leaderboard) -> str:
         if board.core
         else "0",
         "Training rows": str(suite.get("train_rows") or "as many as the smallest training set has, in every fold"),
-        "Selection": selection,
+        "Selection": f"{selection}: {_SELECTIONS[selection]}" if selection in _SELECTIONS else selection,
         "Seeds": ", ".join(str(seed) for seed in seeds),
         "Models": str(len(board.rows)),
     }
@@ -112,7 +119,7 @@ def _head(board: Leaderboard) -> str:
         f"<h1>{escape(str(board.key['suite']))} <small>version {escape(str(board.key['version']))}</small></h1>"
         "<p>Natural language inference on statutes, tested on domains of law that no training row carries. The first "
         "columns say whether a model reads the premise at all; accuracy alone does not. Figures are in percent, "
-        f"premise gain and effects in points, with 95% intervals by law.</p><dl>{items}</dl>"
+        f"premise gain and effects in points, with 95% intervals by law.</p>{oracle_alarm(board)}<dl>{items}</dl>"
     )
 
 

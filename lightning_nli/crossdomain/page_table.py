@@ -63,18 +63,25 @@ def board_section(board: Leaderboard, published: pl.DataFrame | None) -> str:
     notes = text.Footnotes()
     rows = "".join(_row(board, place, row, axes, notes) for place, row in enumerate(board.rows))
     kinds = "".join(f"<option>{name}</option>" for name in text.KINDS if name in map(text.kind, board.rows))
+    order = "by name" if board.is_oracle else "by macro-F1, best first"
     caption = (
-        "Models, at first by macro-F1, best first; headings with a button sort. Below each figure its 95% interval, "
+        f"Models, at first {order}; headings with a button sort. Below each figure its 95% interval, "
         "drawn on the axis that the heading names."
     )
     return (
-        _CONTROLS.format(kinds=kinds, published=_PUBLISHED_BOX if references else "")
+        oracle_alarm(board)
+        + _CONTROLS.format(kinds=kinds, published=_PUBLISHED_BOX if references else "")
         + '<div class="scroll" tabindex="0" role="region" aria-label="Table of models">'
         + f'<table id="table"><caption>{caption}</caption><thead><tr>{"".join(_headings(board, axes))}</tr></thead>'
         + f'<tbody id="ours">{rows}</tbody>{_published_body(references)}</table></div>\n'
         + _notes(board, notes)
         + (_published_note(published) if references and published is not None else "")
     )
+
+
+def oracle_alarm(board: Leaderboard) -> str:
+    """What must be read before a figure that an oracle chose; empty on any other board."""
+    return f'<p class="alarm" role="note"><b>{escape(text.ORACLE_WARNING)}</b></p>' if board.is_oracle else ""
 
 
 def _axis(board: Leaderboard, name: str, column: Column) -> _Axis:
@@ -88,10 +95,10 @@ def _axis(board: Leaderboard, name: str, column: Column) -> _Axis:
 
 
 def _headings(board: Leaderboard, axes: Mapping[str, _Axis]) -> Iterator[str]:
-    yield _heading("Model", first="ascending")
+    yield _heading("Model", first="ascending", sort="ascending" if board.is_oracle else "none")
     yield _heading(RANK, f"1 to {max(1, len(board.rows))}", first="ascending")
     for name, column in BOARD_COLUMNS.items():
-        sort = "descending" if name == "macro_f1" else "none"
+        sort = "descending" if name == "macro_f1" and not board.is_oracle else "none"
         yield _heading(column.heading, axes[name].text(column), sort=sort)
     yield f'<th scope="col">{WORST}<small>not ranked</small></th>'
     yield _heading(CALIBRATION, "points", first="ascending")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -81,6 +81,11 @@ class Pool:
         return self.frame.select(
             "example_id", "premise_id", "law_id", names=names, pair=pair_comparison_expr(), text=text
         )
+
+    def part(self, ids: Sequence[str]) -> Pool:
+        """The pool of some rows alone, in its order."""
+        chosen = pl.Series(list(ids), dtype=pl.String).implode()
+        return replace(self, frame=self.frame.filter(pl.col("example_id").is_in(chosen)))
 
     def compared_rows(self, ids: Sequence[str]) -> pl.DataFrame:
         """Rows of `compared` by id, in the order of the pool."""

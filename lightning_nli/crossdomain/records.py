@@ -38,6 +38,21 @@ class BoardSuite:
     suite: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class HeldCell:
+    """A cell that a runner holds now.
+
+    Attributes:
+        cell_id: Of the cell.
+        runner: `host:process id`.
+        started: When it was taken, in seconds since 1970.
+    """
+
+    cell_id: str
+    runner: str
+    started: float
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write by rename; a number that is not finite is refused.
 
@@ -138,30 +153,42 @@ def lease(folder: Path, cell_id: str) -> Iterator[bool]:
     """
     file = folder / "cells" / cell_id / "lease.json"
     token = uuid.uuid4().hex
-    with _locked(folder):
-        taken = not file.exists() or time.time() - file.stat().st_mtime > STALE_S
-        if taken:
-            write_json(file, {"token": token, "pid": os.getpid(), "host": os.uname().nodename})
-    if not taken:
-        yield False
-        return
     stop = threading.Event()
-
-    def beat() -> None:
-        while not stop.wait(HEARTBEAT_S):
-            with contextlib.suppress(FileNotFoundError):
-                os.utime(file)
-
-    heart = threading.Thread(target=beat, daemon=True)
-    heart.start()
-    try:
-        yield True
+    heart = threading.Thread(target=_beat, args=(file, stop), daemon=True)
+    try:  # from before it is taken: a signal may end the runner at any line
+        with _locked(folder):
+            taken = not file.exists() or time.time() - file.stat().st_mtime > STALE_S
+            if taken:
+                holder = {"token": token, "pid": os.getpid(), "host": os.uname().nodename, "started": time.time()}
+                write_json(file, holder)
+        if taken:
+            heart.start()
+        yield taken
     finally:
         stop.set()
-        heart.join()
+        if heart.is_alive():
+            heart.join()
         with _locked(folder):
             if file.exists() and read_json(file)["token"] == token:
                 file.unlink()
+
+
+def _beat(file: Path, stop: threading.Event) -> None:
+    while not stop.wait(HEARTBEAT_S):
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(file)
+
+
+def held_cells(folder: Path) -> list[HeldCell]:
+    """Cells in the hands of runners whose heart beats, by runner; one that ends meanwhile is left out."""
+    found = []
+    for file in folder.glob("cells/*/lease.json"):
+        with contextlib.suppress(FileNotFoundError, KeyError, UserError):
+            if time.time() - file.stat().st_mtime <= STALE_S:
+                holder = read_json(file)
+                runner = f"{holder['host']}:{holder['pid']}"
+                found.append(HeldCell(file.parent.name, runner, float(holder["started"])))
+    return sorted(found, key=lambda held: held.runner)
 
 
 @contextlib.contextmanager

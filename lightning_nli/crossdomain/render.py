@@ -57,7 +57,10 @@ def board_table(board: Leaderboard, width: int | None = None) -> Table:
         table = Table.grid()
         for start in range(0, len(models), at_once):
             table.add_row(_by_figure(models[start : start + at_once], cells[start : start + at_once]))
-    table.title, table.title_justify = Text(text.title(board)), "left"
+    title = Text(text.title(board))
+    if board.is_oracle:
+        title.append(f"\n{text.ORACLE_WARNING}", style="bold red")
+    table.title, table.title_justify = title, "left"
     table.caption, table.caption_justify = Text("\n".join(_notes(board, notes))), "left"
     return table
 
@@ -103,6 +106,8 @@ def board_markdown(board: Leaderboard) -> str:
         cells = [" ".join(part for part in cell if part) for cell in _cells(board, row, notes)]
         lines.append(_line([f"{row.model} ({text.description(row)})", *cells]))
     parts = [f"**{_escaped(text.title(board))}**", "\n".join(lines)]
+    if board.is_oracle:
+        parts.insert(1, f"> **{_escaped(text.ORACLE_WARNING)}**")
     parts.append("\n".join(f"- {_escaped(note)}" for note in _notes(board, notes)))
     return "\n\n".join(parts) + "\n"
 
@@ -131,6 +136,7 @@ def board_json(board: Leaderboard) -> dict[str, Any]:
         "schema": BOARD_SCHEMA,
         "suite": dict(board.key),
         "suite_entries": dict(board.suite),
+        "warning": text.ORACLE_WARNING if board.is_oracle else None,
         "core_domains": list(board.core),
         "columns": list(BOARD_COLUMNS),
         "models": [_json_row(board, row) for row in board.rows],
@@ -162,6 +168,8 @@ def _worst(worst: DomainFigure) -> Cell:
 
 
 def _notes(board: Leaderboard, blanks: text.Footnotes) -> Iterator[str]:
+    if board.is_oracle:
+        yield text.ORACLE_WARNING
     yield f"Percent; premise gain and effects in points; 95% intervals by law. Means are over {_core(board)}."
     if seeds := text.seeds_note(board):
         yield seeds
@@ -202,6 +210,8 @@ def _csv_row(board: Leaderboard, row: BoardRow) -> list[Any]:
         cells += [_percent(estimate.value), _percent(estimate.low), _percent(estimate.high), estimate.num_laws]
         if estimate.note:
             notes.setdefault(estimate.note, []).append(name)
+    if board.is_oracle:
+        notes[text.ORACLE_WARNING] = [RANK.lower()]
     worst = row.worst
     accuracy = worst.accuracy.value if worst and worst.accuracy else None
     cells += [worst.domain, _percent(accuracy), worst.rows, worst.laws] if worst else ["", "", "", ""]

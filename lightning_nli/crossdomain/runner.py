@@ -28,12 +28,14 @@ from lightning_nli.crossdomain.records import (
     publish,
     read_board_suite,
 )
+from lightning_nli.crossdomain.selection import choosing_ids
 from lightning_nli.crossdomain.suite import Cell, Suite, build_folds, check_suite, load_pool, plan_cells
 from lightning_nli.data.identity import fingerprint
 from lightning_nli.metrics import score
 from lightning_nli.swaps import augment_with_swaps, parse_augment
 from lightning_nli.training.corpora import VAL_NAME, RunData, segments_of
 from lightning_nli.training.result import Judge
+from lightning_nli.training.signals import REQUEST, Stopped
 from lightning_nli.types import UserError
 
 log = logging.getLogger(__name__)
@@ -98,7 +100,7 @@ def run_cells(
     """Run the cells that have no record; returns how many of them failed.
 
     Several runners may work on one board: a cell is run by one of them, and a runner ends when every cell has its
-    record, whoever ran it.
+    record, whoever ran it. One that is told to stop gives the cell in its hands back; it is run anew from its start.
 
     Args:
         board: The board.
@@ -106,6 +108,9 @@ def run_cells(
         retry_failed: Run failed cells again.
         on_cell: Told of a cell and `started`, `finished` or `failed`.
         poll_s: Seconds between looks at cells that another runner holds.
+
+    Raises:
+        Stopped: a signal or the time limit ended a cell early (where signals are listened to).
     """
     for cell in cells:
         add_cell(board.folder, cell)
@@ -133,12 +138,17 @@ def run_cells(
 
 
 def run_cell(board: Board, cell: Cell) -> str:
-    """Run one cell and publish its record, `finished` or `failed`; what a killed runner left of it is thrown away."""
+    """Run one cell and publish its record, `finished` or `failed`; what a killed runner left of it is thrown away.
+
+    Raises:
+        Stopped: a signal or the time limit ended it early; it has no record.
+    """
     home = board.folder / "cells" / cell.cell_id
     scratch = home / f"run-{socket.gethostname()}-{os.getpid()}"
     for stale in [*home.glob("run-*"), *home.glob(".predictions")]:
         shutil.rmtree(stale)
     started = time.perf_counter()
+    REQUEST.started = time.monotonic()  # time limits are a cell's, not the runner's
     head = {
         "schema": RECORD_SCHEMA,
         "cell_id": cell.cell_id,
@@ -148,11 +158,16 @@ def run_cell(board: Board, cell: Cell) -> str:
         "seed": cell.seed,
         "objective": cell.config.objective,
         "selection_method": board.suite.selection,
+        "selection_domains": _choosing_domains(board, cell),
         "held_out": list(board.folds[cell.fold].held_out),
     }
     try:
         result = _train(board, cell, scratch)
+    except Stopped:
+        raise
     except Exception as error:  # a failed cell is a record too; the others go on
+        if REQUEST.reason is not None:  # a library answered the signal's exception with one of its own
+            raise Stopped(REQUEST.reason) from error
         log.exception("cell %s (%s, %s, seed %d) failed", cell.cell_id, cell.model, cell.fold, cell.seed)
         reason = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception_only(error)).strip()
         publish(board.folder, cell.cell_id, head | {"status": "failed", "error": reason}, None)
@@ -177,11 +192,12 @@ def _train(board: Board, cell: Cell, scratch: Path) -> dict[str, Any]:
 
 
 def fold_data(board: Board, cell: Cell) -> RunData:
-    """The rows of one cell: nothing of the tested rows is in what trains or chooses."""
+    """The rows of one cell: nothing of the tested rows is in what trains or, unless an oracle is asked for, chooses."""
     fold = board.folds[cell.fold]
     config, scheme = cell.config, board.pool.scheme
     published = rows_of(board.pool, fold.train)
-    scored = {VAL_NAME: rows_of(board.pool, fold.id_val)} if board.suite.selection == "id_val" else {}
+    choosing = choosing_ids(fold, board.suite.selection)
+    scored = {VAL_NAME: rows_of(board.pool, choosing)} if choosing else {}
     tests = {name: rows_of(board.pool, ids) for name, ids in fold.tests.items()}
     train = published
     swaps = parse_augment(config.augment)
@@ -206,6 +222,14 @@ def rows_of(pool: Pool, ids: Sequence[str]) -> pl.DataFrame:
     """Rows of the pool by id, in the order of the ids."""
     order = pl.DataFrame({"example_id": list(ids)}, schema={"example_id": pl.String})
     return order.join(pool.frame, on="example_id", how="left", maintain_order="left").select(pool.frame.columns)
+
+
+def _choosing_domains(board: Board, cell: Cell) -> list[str]:
+    """Domains of the rows that choose the checkpoint; none for a model that has no checkpoints to choose from."""
+    if cell.config.method != "finetune":
+        return []
+    rows = board.pool.compared_rows(choosing_ids(board.folds[cell.fold], board.suite.selection))
+    return sorted(rows["names"].explode().drop_nulls().unique())
 
 
 def _domain_scores(board: Board, cell: Cell, predictions: Path) -> dict[str, Any]:

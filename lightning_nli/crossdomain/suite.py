@@ -24,6 +24,7 @@ from lightning_nli.crossdomain.folds import (
     smallest_training_set,
 )
 from lightning_nli.crossdomain.pool import Pool, build_pool
+from lightning_nli.crossdomain.selection import ID_VAL, LEAVE_ONE_OUT, SELECTIONS, select
 from lightning_nli.data.readers import read_source
 from lightning_nli.types import UserError
 
@@ -35,7 +36,9 @@ SCHEMES = (
     "leave-law-out",
     "in-domain",
 )
-SELECTIONS = ("id_val", "last")
+
+HOLD_DOMAINS_OUT = ("leave-one-domain-out", "leave-domain-group-out", "disjoint")
+"""Schemes in which a training domain can stand for the held-out ones (`selection: leave_one_out`)."""
 
 BUILT_IN_MODELS: dict[str, dict[str, Any]] = {
     "majority": {"method": "majority"},
@@ -78,7 +81,9 @@ class Suite:
         reference_folds: How many of each.
         seeds: Of training; a model that draws nothing has the first alone.
         split_seed: Of folds, `id_val` and training subsets.
-        selection: `id_val` (best on it) or `last`.
+        selection: What chooses the checkpoint, one of `SELECTIONS`: best on `id_val` (whole laws of the training
+            rows), the `last` one, best on a training domain left out (`leave_one_out`), or best on the tested rows
+            (`oracle`: only to know what it would give, never ranked).
         recipe: Settings of every model, by bare or dotted name.
         models: Name -> settings beside the recipe.
     """
@@ -97,13 +102,14 @@ class Suite:
     reference_folds: int = 10
     seeds: list[int] = field(default_factory=lambda: [1])
     split_seed: int = 1
-    selection: str = "id_val"
+    selection: str = ID_VAL
     recipe: dict[str, Any] = field(default_factory=dict)
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def key(self, pool: Pool) -> dict[str, Any]:
         """What two records must share to stand on one board."""
-        return {"suite": self.name, "version": self.version, "data": pool.fingerprint}
+        key = {"suite": self.name, "version": self.version, "data": pool.fingerprint}
+        return key if self.selection == ID_VAL else key | {"selection": self.selection}
 
 
 @dataclass(frozen=True)
@@ -160,9 +166,10 @@ def check_suite(values: Mapping[str, Any], where: str) -> Suite:
             raise UserError(f"{where}: '{name}' is missing")
     data = [values["data"]] if isinstance(values["data"], str) else values["data"]
     suite = Suite(**{**values, "data": data})
-    for name, allowed in {"scheme": SCHEMES, "selection": SELECTIONS, "on_bad_row": ("error", "drop")}.items():
+    for name, allowed in {"scheme": SCHEMES, "on_bad_row": ("error", "drop")}.items():
         if getattr(suite, name) not in allowed:
             raise UserError(f"{where}: {name} '{getattr(suite, name)}' is none of {', '.join(allowed)}")
+    check_selection(suite, where)
     if not suite.seeds or len(set(suite.seeds)) != len(suite.seeds):
         raise UserError(f"{where}: seeds must be different whole numbers, at least one")
     for owner, settings in {"recipe": suite.recipe, **suite.models}.items():
@@ -170,6 +177,21 @@ def check_suite(values: Mapping[str, Any], where: str) -> Suite:
         if taken:
             raise UserError(f"{where}: {owner} may not set {', '.join(taken)}: the suite does")
     return suite
+
+
+def check_selection(suite: Suite, where: str) -> None:
+    """Refuse a selection that does not exist or has no sense under the suite's scheme.
+
+    Raises:
+        UserError: names it, with those that exist.
+    """
+    if suite.selection not in SELECTIONS:
+        raise UserError(f"{where}: selection '{suite.selection}' is none of {', '.join(SELECTIONS)}")
+    if suite.selection == LEAVE_ONE_OUT and suite.scheme not in HOLD_DOMAINS_OUT:
+        raise UserError(
+            f"{where}: selection {LEAVE_ONE_OUT} leaves a training domain out in place of the held-out ones; scheme "
+            f"{suite.scheme} has none to leave out, take selection {ID_VAL}"
+        )
 
 
 def load_pool(suite: Suite) -> Pool:
@@ -200,12 +222,14 @@ def build_folds(suite: Suite, pool: Pool) -> list[Fold]:
     """The suite's folds, references last, every training set cut to the same size.
 
     Raises:
-        UserError: the scheme does not fit the pool, or `train_rows` is more than the smallest training set has.
+        UserError: the scheme or the selection does not fit the pool, or `train_rows` is more than the smallest
+            training set has.
     """
     folds = _scheme_folds(suite, pool)
     if suite.references and suite.scheme in ("leave-one-domain-out", "leave-domain-group-out"):
         for unit in ("premise_id", "law_id"):
             folds += k_folds(pool, unit, seed=suite.split_seed, num_folds=suite.reference_folds)
+    folds = select(pool, folds, suite.selection, seed=suite.split_seed)
     size = suite.train_rows or smallest_training_set(folds)
     return [fold.take(size) for fold in folds]
 

@@ -145,8 +145,10 @@ _TERMS = (
     ),
     (
         "Selection",
-        "What chooses the checkpoint. `id_val`: best on whole laws of the training rows; `last`: none, the last "
-        "checkpoint counts. Neither ever sees the held-out domain.",
+        "What chooses the checkpoint. `id_val`: best on whole laws of the training rows. `last`: none, the last "
+        "checkpoint counts. `leave_one_out`: best on one training domain, drawn by hash, that trains nothing, nor do "
+        "its laws. None of them ever sees the held-out domain. `oracle`: best on the tested rows themselves; such "
+        "figures are shown apart and never ranked.",
     ),
     (
         "Cell",
