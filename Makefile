@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slurm check format clean help
+.PHONY: demo test test-slurm reliability check format clean help
 
 help:
 	@echo "make demo    train e5-small on the embedded corpus (about 3 minutes on 2 cores, after the install)"
 	@echo "make test    run the tests"
 	@echo "make test-slurm  the tests against a real SLURM on this machine (root; slurm and munge installed)"
+	@echo "make reliability  kill runs at every moment, write docs/RELIABILITY.md (about half an hour)"
 	@echo "make check   format, lint and types"
 	@echo "make format  put the code into format"
 	@echo "make clean   remove .venv and caches"
@@ -30,6 +31,10 @@ test: $(INSTALLED)
 
 test-slurm: $(INSTALLED)
 	$(BIN)/python -m pytest tests/slurm -m slurm
+
+reliability: $(INSTALLED)
+	$(BIN)/python tests/reliability/kill_matrix.py --write
+	$(BIN)/python tests/reliability/random_kills.py 100 --write
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -25,7 +25,7 @@ def test_help_names_every_command_and_gives_examples(capsys):
 
 
 COMMANDS = [
-    *"fit test predict export stage score doctor data cross-domain leaderboard submit analyze".split(),
+    *"fit test predict export stage score doctor data cross-domain leaderboard submit analyze explain".split(),
     "data check",
     "data convert",
     "data split",

@@ -80,14 +80,3 @@ def test_export_of_a_sharded_run_answers_as_we_do(run, tmp_path):
         probabilities = model(**inputs).logits.softmax(-1)[:, model.config.label2id["entailment"]]
     stored = pl.read_parquet(run / "predictions" / "test.parquet")["prob_entailment"].to_list()
     assert probabilities.tolist() == pytest.approx(stored, abs=1e-5)
-
-
-def test_s07_the_micro_batch_size_is_ours_and_not_the_loaders():
-    from lightning_nli.training.strategy import deepspeed_config
-
-    for stage in (1, 2, 3):
-        settings = deepspeed_config(stage, "bf16", clip=1.0)
-        assert settings["train_micro_batch_size_per_gpu"] == 1
-        assert settings["zero_optimization"]["stage"] == stage
-        assert "gradient_accumulation_steps" not in settings  # the trainer's alone
-        assert settings["bf16"] == {"enabled": True}

@@ -31,6 +31,8 @@ FORBIDDEN = {
     "launch": ("data", "models", "training", "crossdomain", "analysis", "cli"),
     "crossdomain": ("analysis", "cli"),
     "analysis": ("cli",),
+    "tuning": ("cli",),
+    "explain": ("cli", "crossdomain"),
 }
 
 

@@ -30,7 +30,7 @@ LENGTHS = [9, 4, 12, 6, 7, 3, 15, 8, 5, 10, 11]
 def make_split(lengths=LENGTHS) -> TokenizedSplit:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     ids = np.random.Generator(np.random.Philox(3)).integers(5, 30, int(offsets[-1])).astype(np.int32)
-    return TokenizedSplit(ids, None, offsets, np.arange(len(lengths)) % 2, 0, 0)
+    return TokenizedSplit(ids, None, offsets, np.arange(len(lengths)) % 2, np.diff(offsets))
 
 
 def make_encoder(*, dropout: float = 0.0, padded: bool = False) -> nn.Module:

@@ -95,7 +95,7 @@ def make_split(*, with_types: bool) -> TokenizedSplit:
     ids = np.random.Generator(np.random.Philox(1)).integers(5, 100, total).astype(np.int32)
     types = (np.arange(total) % 7 > 3).astype(np.int8) if with_types else None
     offsets = np.concatenate([[0], np.cumsum(LENGTHS)])
-    return TokenizedSplit(ids, types, offsets, np.arange(len(LENGTHS)) % 3, 0, 0)
+    return TokenizedSplit(ids, types, offsets, np.arange(len(LENGTHS)) % 3, np.diff(offsets))
 
 
 ALL_ROWS = tuple(range(7))
@@ -157,9 +157,8 @@ def test_p02_three_sequences_do_not_see_each_other():
 
     def logits(sequences: list[list[int]]) -> torch.Tensor:
         lengths = [len(row) for row in sequences]
-        split = TokenizedSplit(
-            np.concatenate(sequences).astype(np.int32), None, np.cumsum([0, *lengths]), np.zeros(len(rows), int), 0, 0
-        )
+        ids, offsets = np.concatenate(sequences).astype(np.int32), np.cumsum([0, *lengths])
+        split = TokenizedSplit(ids, None, offsets, np.zeros(len(rows), int), np.diff(offsets))
         return encoder(collate_pack(split, MicroStep((0, 1, 2), 3), first_position=2))
 
     before = logits(rows)

@@ -33,7 +33,7 @@ PLANS = [
 def make_split(lengths: list[int] | np.ndarray) -> TokenizedSplit:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ids = np.arange(offsets[-1], dtype=np.int32) % 50 + 3
-    return TokenizedSplit(ids, None, offsets, np.arange(len(lengths)) % 2, 0, 0)
+    return TokenizedSplit(ids, None, offsets, np.arange(len(lengths)) % 2, np.diff(offsets))
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -86,18 +86,18 @@ def describe_end(local_rank: int, code: int) -> str:
     return f"process {local_rank} of this machine {how}; all processes stop"
 
 
-def tie_to_parent() -> None:
-    """In a process that `RankLauncher` started: die when the process that started it dies (Linux)."""
+def is_started_by_launcher() -> bool:
+    """Whether this process is one that a `RankLauncher` started."""
     parent = os.environ.get(_PARENT_VARIABLE)
-    if parent is None or parent == str(os.getpid()) or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    if str(os.getppid()) != parent and _is_launched():
-        os._exit(1)
+    return parent not in (None, str(os.getpid())) and os.environ.get("LOCAL_RANK", "0") != "0"
 
 
-def _is_launched() -> bool:
-    return os.environ.get("LOCAL_RANK", "0") != "0"
+def tie_to_parent() -> None:
+    """In a process that a `RankLauncher` started: die when the process that started it dies (Linux)."""
+    if is_started_by_launcher() and sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+        if str(os.getppid()) != os.environ[_PARENT_VARIABLE]:
+            os._exit(1)
 
 
 class FirstErrorFirst(Callback):
@@ -107,29 +107,19 @@ class FirstErrorFirst(Callback):
         if trainer.world_size == 1 or isinstance(exception, Stopped | UserError | SystemExit | KeyboardInterrupt):
             return
         launcher = trainer.strategy.launcher
-        if not isinstance(launcher, RankLauncher) or launcher.cluster_environment.creates_processes_externally:
-            self._show(trainer, exception)
+        if isinstance(launcher, RankLauncher) and launcher.procs:
+            failed = _wait_for(launcher.failed)
+            launcher.stop_all()
+            _arm_last_resort()
+            if failed is not None:
+                log.error("%s", describe_end(*failed))
+                raise SystemExit(1)
             return
-        if trainer.local_rank != 0:
-            self._show(trainer, exception)
-            os._exit(1)  # no teardown, which might wait for the others
-        failed = _wait_for(launcher.failed)
-        launcher.stop_all()
-        _arm_last_resort()
-        if failed is not None:
-            log.error("%s", describe_end(*failed))
-            raise SystemExit(1)
-
-    def _show(self, trainer: pl.Trainer, exception: BaseException) -> None:
         lines = "".join(traceback.format_exception(exception))
-        log.error(
-            "process %d of %d failed at step %d:\n%s",
-            trainer.global_rank,
-            trainer.world_size,
-            trainer.global_step,
-            lines,
-        )
+        log.error("process %d of %d failed:\n%s", trainer.global_rank, trainer.world_size, lines)
         sys.stderr.flush()
+        if is_started_by_launcher():
+            os._exit(1)  # no teardown, which might wait for the others
 
 
 def _wait_for(look: Callable[[], tuple[int, int] | None]) -> tuple[int, int] | None:
