@@ -87,8 +87,11 @@ OTHER = {
     "monitor": "id_val/loss",
     "every": 100,
     "keep": 3,
+    "save_minutes": 5.0,
+    "patience": 2,
 }
 ONE_CHOICE = {"objective", "num_iterations", "max_pairs"}  # the pairs of SetFit go with --method setfit only
+ONE_CHOICE |= {"on_nan", "offload", "offload_parameters", "offload_dir", "deepspeed_config"}  # not with every strategy
 DEFAULTS = asdict(ExperimentConfig())
 UNITS = {
     "max_length": "tokens",
@@ -326,7 +329,7 @@ def test_run_folder_follows_the_settings_that_decide_the_result():
 def test_the_hash_changes_with_every_setting_but_those_of_where_and_how_fast(leaf):
     flags = as_flags(leaf, OTHER[leaf])
     same = config_hash(parse_config(flags)) == config_hash(ExperimentConfig())
-    assert same == (leaf in {"run_dir", "resume", "num_workers", "max_time"})
+    assert same == (leaf in {"run_dir", "resume", "threads", "num_workers", "max_time", "save_minutes"})
 
 
 def test_the_twin_differs_in_what_it_sees_only():
