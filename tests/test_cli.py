@@ -25,7 +25,8 @@ def test_help_names_every_command_and_gives_examples(capsys):
 
 
 COMMANDS = [
-    *"fit test predict export stage score doctor data cross-domain leaderboard submit analyze explain".split(),
+    *"fit test predict export consolidate stage score doctor data cross-domain leaderboard tune".split(),
+    *"submit analyze explain".split(),
     "data check",
     "data convert",
     "data split",
