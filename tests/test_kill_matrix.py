@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -29,14 +30,21 @@ SIX = [
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def clean():
+    """Calls functions in a process without threads: ranks are forked, and the tests before this left threads here."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        yield lambda function, *arguments: pool.apply(function, arguments)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(clean, tmp_path_factory):
     """An undisturbed run of each setup, made when it is first asked for."""
     folder, made = tmp_path_factory.mktemp("undisturbed"), {}
 
     def get(setup: str) -> Path:
         if setup not in made:
             made[setup] = folder / f"run-{len(made)}"
-            outcome = ranks.fit(made[setup], setup)
+            outcome = clean(ranks.fit, made[setup], setup)
             assert set(outcome.codes) == {0}, outcome.errors
         return made[setup]
 
@@ -44,8 +52,8 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("setup", "name", "moment"), SIX)
-def test_a_disturbed_run_ends_as_the_undisturbed_one(undisturbed, tmp_path, setup, name, moment):
-    cell = ranks.run_cell(tmp_path / "run", undisturbed(setup), setup, name, moment)
+def test_a_disturbed_run_ends_as_the_undisturbed_one(clean, undisturbed, tmp_path, setup, name, moment):
+    cell = clean(ranks.run_cell, tmp_path / "run", undisturbed(setup), setup, name, moment)
     assert cell["is_as_wanted"], cell
     assert cell["last_after_first_s"] < 60
     assert cell["resumed_from_step"] >= 6
@@ -55,27 +63,27 @@ def test_a_disturbed_run_ends_as_the_undisturbed_one(undisturbed, tmp_path, setu
     assert len(saved) <= 2  # best and last
 
 
-def test_a_second_signal_changes_nothing(undisturbed, tmp_path):
-    stopped = ranks.fit(tmp_path / "run", ONE, ranks.Disturbance("TERM", "write", 0, again=True))
+def test_a_second_signal_changes_nothing(clean, undisturbed, tmp_path):
+    stopped = clean(ranks.fit, tmp_path / "run", ONE, ranks.Disturbance("TERM", "write", 0, again=True))
     assert stopped.codes == (75,)
-    assert ranks.fit(tmp_path / "run", ONE).codes == (0,)
+    assert clean(ranks.fit, tmp_path / "run", ONE).codes == (0,)
     assert ranks.largest_difference(undisturbed(ONE), tmp_path / "run") == 0
 
 
-def test_k04_a_run_of_two_processes_goes_on_in_one(undisturbed, tmp_path):
+def test_k04_a_run_of_two_processes_goes_on_in_one(clean, undisturbed, tmp_path):
     """The same optimizer steps: 2 x 4 examples x 2 micro-steps, then 1 x 4 x 4."""
     folder = tmp_path / "run"
-    assert ranks.fit(folder, DDP, ranks.Disturbance("TERM", "step", 1)).codes == (75, 75)
+    assert clean(ranks.fit, folder, DDP, ranks.Disturbance("TERM", "step", 1)).codes == (75, 75)
     alone = ["--batch-size", "4", "--accumulate", "4"]
-    settings = [word for word in ranks.FIT if word not in ("--accumulate", "2")]
-    settings.insert(settings.index("--every") + 1, "2")
+    at = ranks.FIT.index("--accumulate")
+    settings = [*ranks.FIT[:at], *ranks.FIT[at + 2 :]]
     logs = tmp_path / "logs"
-    resumed = ranks.finish(ranks.start([*settings, *alone, "--run-dir", str(folder)], 1, logs), logs)
+    resumed = clean(ranks.run, [*settings, *alone, "--run-dir", str(folder)], 1, logs)
     assert resumed.codes == (0,), resumed.errors
     assert ranks.largest_difference(undisturbed(DDP), folder) < 1e-4
     other = ["--batch-size", "8", "--accumulate", "4", "--run-dir", str(folder)]
     (folder / "result.json").unlink()
-    refused = ranks.finish(ranks.start([*settings, *other], 1, logs), logs)
+    refused = clean(ranks.run, [*settings, *other], 1, logs)
     assert refused.codes == (2,)
     assert "has a global batch of 16, these settings make 32: give --accumulate 2" in refused.errors
 

@@ -18,7 +18,7 @@ import pytest
 from lightning_nli.cli.main import main
 from lightning_nli.tuning.plan import Request, plan_sweep
 from lightning_nli.tuning.report import write_results
-from lightning_nli.tuning.search import Resources, check_resources, run_search
+from lightning_nli.tuning.search import Resources, check_resources, ray_session, run_search
 from lightning_nli.tuning.sweep import Status, create_sweep, open_sweep, ranked
 from lightning_nli.types import UserError
 
@@ -29,19 +29,8 @@ ONE = Resources(cpus=1, max_concurrent=1)
 
 @pytest.fixture(scope="module", autouse=True)
 def ray():
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        _node_ip_address="127.0.0.1",
-        object_store_memory=100 * 1024**2,
-        log_to_driver=False,
-    )
-    yield ray
-    ray.shutdown()
+    with ray_session(Resources()) as ray:
+        yield ray
 
 
 def scripted_sweep(tmp_path, scenario, *, space="seed: {choice: [1, 2, 3]}", epochs=3, **changes):
@@ -92,10 +81,11 @@ def test_u06_what_no_machine_can_give_is_refused_at_once(tmp_path, capsys, ray):
     sweep = scripted_sweep(tmp_path, {"1": [0.1]}, space="seed: {choice: [1]}", epochs=1)
     started = time.monotonic()
     assert main(["tune", "--resume", "--tune-dir", str(sweep.folder), "--gpus-per-trial", "1"]) == 2
-    assert "1 GPUs" in (told := capsys.readouterr().err) and "found 2 CPUs and 0 GPUs" in told
+    cores = int(ray.cluster_resources()["CPU"])
+    assert "1 GPUs" in (told := capsys.readouterr().err) and f"found {cores} CPUs and 0 GPUs" in told
     assert time.monotonic() - started < 20
-    with pytest.raises(UserError, match="asks for 3 CPUs"):
-        check_resources(ray, Resources(cpus=3))
+    with pytest.raises(UserError, match=f"asks for {cores + 1} CPUs"):
+        check_resources(ray, Resources(cpus=cores + 1))
 
 
 def test_u07_what_is_sent_to_a_trial_is_small_whatever_the_driver_holds():

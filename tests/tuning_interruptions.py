@@ -114,7 +114,7 @@ def main() -> int:
     reference = new_sweep(home, "reference", scripted=args.scripted)
     assert start(reference.folder).wait() == 0
     killed = new_sweep(home, "killed", scripted=args.scripted)
-    log = interrupt(killed.folder, args.kills, 3.0 if args.scripted else 15.0)
+    log = interrupt(killed.folder, args.kills, 3.0 if args.scripted else 45.0)
     resumes = 0
     while open_sweep(killed.folder).is_unfinished and resumes < 3:
         resumes += 1

@@ -39,8 +39,8 @@ class RankLauncher(_SubprocessScriptLauncher):
     """Starts the other processes of this machine, tied to this one, and watches them."""
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: pl.Trainer | None = None, **kwargs: Any) -> Any:
+        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
-            self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
             os.environ[_PARENT_VARIABLE] = str(os.getpid())
             self._call_children_scripts()
             threading.Thread(target=self._watch, daemon=True, name="rank-watch").start()

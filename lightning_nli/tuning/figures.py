@@ -11,8 +11,9 @@ from lightning_nli.analysis.document import Figure
 from lightning_nli.tuning.sweep import Status, Trial
 
 _SETTINGS = {"font.size": 9.0, "svg.fonttype": "path", "svg.hashsalt": "lightning-nli", "text.parse_math": False}
-_LOG_SPREAD = 20.0  # a setting whose values differ by more is drawn on a logarithmic axis
+_LOG_SPREAD = 10.0  # a setting whose values differ by more is drawn on a logarithmic axis
 _MAX_LABEL = 24
+_MAX_TICKS = 5  # so many different values stand on an axis one by one, in even steps
 
 
 @contextmanager
@@ -104,10 +105,12 @@ def _placed(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]
     """Heights (0 to 1) of an axis' values, and its labels."""
     import math
 
-    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
-        words = sorted({str(value) for value in values})
+    is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    if not is_number or len(set(values)) <= _MAX_TICKS:
+        words = [f"{value:.4g}" for value in sorted(set(values))] if is_number else sorted({str(v) for v in values})
         heights = {word: place / max(1, len(words) - 1) for place, word in enumerate(words)}
-        return [heights[str(value)] for value in values], [(height, word) for word, height in heights.items()]
+        shown = [f"{value:.4g}" if is_number else str(value) for value in values]
+        return [heights[word] for word in shown], [(height, word) for word, height in heights.items()]
     low, high = min(values), max(values)
     is_log = low > 0 and high / low > _LOG_SPREAD
     scale = math.log if is_log else float

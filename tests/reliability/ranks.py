@@ -220,6 +220,11 @@ def finish(pids: list[int], logs: Path, *, limit_s: float = LIMIT_S) -> Outcome:
     return Outcome(codes, max(times) - started, max(times) - min(times), read_logs(logs))
 
 
+def run(settings: list[str], world_size: int, logs: Path, disturbance: Disturbance | None = None) -> Outcome:
+    """`start` and `finish`."""
+    return finish(start(settings, world_size, logs, disturbance), logs)
+
+
 def read_logs(logs: Path) -> str:
     return "".join(path.read_text(errors="replace") for path in sorted(logs.glob("*.log")))
 
@@ -230,7 +235,7 @@ def fit(folder: Path, setup: str, disturbance: Disturbance | None = None, extra:
     devices = ["--devices", str(world_size), "--batch-size", str(GLOBAL_BATCH // 2 // world_size)]
     settings = [*FIT, *flags, *devices, "--run-dir", str(folder), *(extra or [])]
     logs = folder.with_name(f"{folder.name}.logs")
-    return finish(start(settings, world_size, logs, disturbance), logs)
+    return run(settings, world_size, logs, disturbance)
 
 
 def final_state(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
