@@ -221,7 +221,8 @@ def rescale_progress(fit_loop: dict[str, Any], before: int, now: int) -> None:
         return
     progress = fit_loop["epoch_loop.batch_progress"]
     for counts in (progress["total"], progress["current"]):
-        counts |= {name: count // before * now for name, count in counts.items()}
+        done = counts["processed"]  # "completed" is one behind where the save comes from a hook of the batch's end
+        counts |= {name: done // before * now - (done - count) for name, count in counts.items()}
     for loader in fit_loop["state_dict"].get("combined_loader", ()):
         loader["micro_steps_done"] = loader["micro_steps_done"] // before * now
 
