@@ -17,6 +17,7 @@ from lightning_nli.cli.main import main
 from lightning_nli.data.packing import MicroStep, collate_pack
 from lightning_nli.data.readers import read_source
 from lightning_nli.data.tokenization import EncoderSpec, tokenize_split
+from lightning_nli.models.cbow import register_cbow
 from lightning_nli.models.cbow_folder import read_vectors
 from lightning_nli.models.encoder import load_encoder
 from lightning_nli.models.offline import resolve_model
@@ -66,6 +67,7 @@ def test_vectors_of_a_file_are_placed_and_their_coverage_is_told(tmp_path, caplo
         folder = resolve_model(f"cbow:{path}", lambda: TEXTS)
     assert "cbow: 6 words, 2 of them have a vector" in caplog.text  # `lương` stands once, but has a vector
     assert "(16.7% of the running words)" in caplog.text  # 3 of 18
+    register_cbow()
     table = AutoModel.from_pretrained(folder).get_input_embeddings().weight
     vocabulary = AutoTokenizer.from_pretrained(folder).get_vocab()
     assert table.shape == (8, 2)
@@ -153,6 +155,7 @@ def test_it_learns_32_rows_by_heart(overfit):
         "road": "padded",
         "segmenter": "none",
         "segmenter_version": None,
+        "chunk_length": None,
     }
 
 
