@@ -5,7 +5,7 @@
 SCENARIO.json maps the `seed` of a trial to its scores after each epoch; in place of a score `"crash"` ends the process
 with an error, once (a file beside the reports remembers it). For a seed that it does not name, the score is the sum of
 the learning rates of all epochs so far, which checkpoints carry along. `_bytes` is the size of a checkpoint, `_seconds`
-the time of an epoch.
+the time of an epoch; above the rate `_crash_above_lr` the second epoch ends with an error.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ def main(scenario: Path, ledger: Path) -> int:
                 sys.stderr.write("lnli: scripted crash\n")
                 return 2
             scores[epoch - 1] = 0.9
+        if epoch == 2 and config["optim"]["lr"] > script.get("_crash_above_lr", 1.0):
+            sys.stderr.write("lnli: scripted crash\n")
+            return 2
         save(run / "checkpoints", epoch, scores, weight, script.get("_bytes", 10))
         values = scores[epoch - 1] if isinstance(scores[epoch - 1], list) else [scores[epoch - 1]]
         report = {

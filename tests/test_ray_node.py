@@ -47,6 +47,7 @@ def test_two_tasks_make_one_cluster_and_the_commands_code_is_the_steps(tmp_path)
     (tmp_path / "command.py").write_text(COMMAND)
     path = f"{tmp_path}:{os.environ['PATH']}"
     slurm = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "node[1-2]", "PATH": path}
+    slurm["RAY_gcs_rpc_server_reconnect_timeout_s"] = "3"  # a node waits this long for a head that is gone; else 60
     words = [sys.executable, "-m", "lightning_nli.launch.ray_node", sys.executable, str(tmp_path / "command.py")]
     tasks = [
         subprocess.Popen(

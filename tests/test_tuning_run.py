@@ -42,7 +42,8 @@ def swept(tmp_path_factory):
     (home / "base.yaml").write_text(BASE)
     (home / "space.yaml").write_text("lr: {choice: [1.0e-3, 3.0e-3]}\n")
     words = ["tune", "--config", "base.yaml", "--space", "space.yaml", "--search", "grid", "--scheduler", "none"]
-    words += ["--metric", "macro_f1,premise.discrimination", "--tune-dir", "sweep", "--cpus-per-trial", "1"]
+    words += ["--metric", "macro_f1,premise.discrimination", "--tune-dir", "sweep"]
+    words += ["--cpus-per-trial", "1", "--max-concurrent", "2"]
     done = subprocess.run(
         [sys.executable, "-m", "lightning_nli", *words],
         cwd=home,

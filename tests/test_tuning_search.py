@@ -180,6 +180,16 @@ def test_population_based_training_takes_over_weights_and_says_from_whom(tmp_pat
     assert ("best-schedule.json" in text) == bool(best.lineage) != (sweep.folder / "best.yaml").exists()
 
 
+def test_a_population_goes_on_without_a_trial_that_fails(tmp_path):
+    space = "lr: {loguniform: [1.0e-4, 1.0e-1]}"
+    changes = {"search": "random", "scheduler": "pbt", "num_samples": 4, "epochs": 3}
+    sweep = scripted_sweep(tmp_path, {"_crash_above_lr": 0.03}, space=space, **changes)
+    assert run_search(sweep, ONE) is None
+    found = {trial.name: trial.status for trial in sweep.trials()}
+    assert found["001"] is Status.FAILED and Status.FINISHED in found.values()
+    assert all(status.has_ended for status in found.values())
+
+
 def test_hyperband_pauses_trials_and_they_go_on(tmp_path):
     scenario = {"1": [0.6, 0.7, 0.8], "2": [0.5, 0.6, 0.7], "3": [0.1, 0.2, 0.3]}
     sweep = scripted_sweep(tmp_path, scenario, scheduler="hyperband")

@@ -2,8 +2,8 @@
 
     python tests/tuning_interruptions.py FOLDER [--kills 10] [--scripted]
 
-Real trials (`cbow` on 120 rows of the embedded corpus, 3 epochs), or with `--scripted` the stand-in of the tests, which
-takes seconds. Prints what was killed when, and whether both sweeps have the same finished trials with the same reports.
+Real trials (`cbow` on 120 rows of the embedded corpus, 12 epochs), or with `--scripted` the stand-in of the tests.
+Prints what was killed when, and whether both sweeps have the same finished trials with the same reports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BASE = """\
 data: sample:120
 model: cbow
 text: {max_length: 48}
-optim: {epochs: 3}
+optim: {epochs: 12}
 engine: {precision: fp32}
 """
 SPACE = "lr: {choice: [1.0e-3, 2.0e-3, 3.0e-3, 4.0e-3]}\n"
@@ -105,6 +105,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--scripted", action="store_true")
+    parser.add_argument("--longest", type=float, default=9.0, help="seconds that trials run before a kill, at most")
     args = parser.parse_args()
     home = args.folder.resolve()
     home.mkdir(parents=True)
@@ -114,7 +115,7 @@ def main() -> int:
     reference = new_sweep(home, "reference", scripted=args.scripted)
     assert start(reference.folder).wait() == 0
     killed = new_sweep(home, "killed", scripted=args.scripted)
-    log = interrupt(killed.folder, args.kills, 3.0 if args.scripted else 45.0)
+    log = interrupt(killed.folder, args.kills, 3.0 if args.scripted else args.longest)
     resumes = 0
     while open_sweep(killed.folder).is_unfinished and resumes < 3:
         resumes += 1

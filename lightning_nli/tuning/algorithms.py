@@ -26,6 +26,24 @@ def mode_of(metric: str) -> str:
     return "min" if lower_is_better(metric) else "max"
 
 
+class EvenPopulation(PopulationBasedTraining):  # type: ignore[misc]
+    """Compares trials at the same epoch, whatever the number of slots, and does not wait for one that is gone.
+
+    With fewer slots than trials Ray's own default compares scores of different epochs: a trial that is ahead loses by
+    chance, takes over what is behind, and does so again and again. The synchronous kind waits for every trial's report,
+    and for ever where the last one to report fails: the others then go on without a comparison this once.
+    """
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        chosen = super().choose_trial_to_run(tune_controller)
+        trials = tune_controller.get_trials()
+        waiting = [self._trial_state[trial].last_train_time for trial in trials if trial.status == trial.PAUSED]
+        if chosen is None and waiting and not any(trial.status == trial.RUNNING for trial in trials):
+            self._next_perturbation_sync = min(waiting) + self._perturbation_interval
+            return super().choose_trial_to_run(tune_controller)
+        return chosen
+
+
 def build_scheduler(spec: SweepSpec) -> TrialScheduler:
     """The scheduler; the first metric steers it."""
     steers = {"time_attr": EPOCH, "metric": SCORE, "mode": mode_of(spec.metrics[0])}
@@ -37,8 +55,8 @@ def build_scheduler(spec: SweepSpec) -> TrialScheduler:
         return HyperBandScheduler(**steers, max_t=spec.max_epochs, reduction_factor=spec.reduction_factor)
     if spec.scheduler == "pbt":
         mutations = {name: spec.search_space.domains[name].as_mutation() for name in spec.space}
-        return PopulationBasedTraining(
-            **steers, perturbation_interval=spec.grace_epochs, hyperparam_mutations=mutations
+        return EvenPopulation(
+            **steers, perturbation_interval=spec.grace_epochs, hyperparam_mutations=mutations, synch=True
         )
     return FIFOScheduler()
 
