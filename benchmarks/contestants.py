@@ -126,7 +126,7 @@ def lightning_nli(task: Task) -> dict[str, Any]:
                 data.scheme,
                 built.loaded.first_position,
                 config.packing.eval_max_tokens,
-                torch.device("cpu"),
+                next(encoder.parameters()).device,
                 None,
                 built.datamodule.remap,
             )
@@ -265,7 +265,7 @@ def _arguments(task: Task) -> dict[str, Any]:
         "max_grad_norm": task.clip,
         "lr_scheduler_type": "linear",
         "bf16": task.precision == "bf16",
-        "use_cpu": True,
+        "use_cpu": not torch.cuda.is_available(),
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": [],
@@ -285,7 +285,12 @@ def cross_encoder(task: Task) -> dict[str, Any]:
     from torch.utils.data import BatchSampler, SequentialSampler
     from transformers import TrainerCallback
 
-    model = CrossEncoder(task.model, num_labels=len(task.label_names), max_length=task.max_length, device="cpu")
+    model = CrossEncoder(
+        task.model,
+        num_labels=len(task.label_names),
+        max_length=task.max_length,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    )
     pairs = [(*_pair(task, row), row["label"]) for row in _rows(task)]
     data = Dataset.from_list([{"first": first, "second": second, "label": label} for first, second, label in pairs])
     clock = Clock()
@@ -366,7 +371,8 @@ def plain_lightning(task: Task) -> dict[str, Any]:
 
     module = Classifier().train()
     runner = lightning.Trainer(
-        accelerator="cpu",
+        accelerator="auto",
+        devices=1,
         max_epochs=1,
         precision="bf16-mixed" if task.precision == "bf16" else "32-true",
         gradient_clip_val=task.clip,

@@ -14,7 +14,7 @@ import polars as pl
 from lightning_nli.data.splits import stable_unit
 from lightning_nli.data.text import normalize_text
 from lightning_nli.metrics import label_indices, scores_from_confusion
-from lightning_nli.swaps import WORD_PATTERN, augment_with_swaps, list_words, mine_swaps, parse_augment, random_swaps
+from lightning_nli.swaps import WORD_PATTERN, augment_with_swaps, list_words, mine_swaps, random_swaps
 from lightning_nli.types import LabelScheme, UserError
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "mine_swaps",
     "overlap",
     "overlap_features",
-    "parse_augment",
     "random_swaps",
 ]
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from lightning_nli.config_augment import check_augment
 from lightning_nli.config_engine import check_engine_settings
 from lightning_nli.config_help import config_help, settings
 from lightning_nli.config_monitor import check_monitor
@@ -274,6 +275,8 @@ def check_config(config: ExperimentConfig) -> ExperimentConfig:
         raise UserError(f"--val-fraction must lie between 0 and 1, got {config.val_fraction}")
     if not 0 <= config.optim.warmup_fraction <= 1:
         raise UserError(f"--warmup-fraction must lie between 0 and 1, got {config.optim.warmup_fraction}")
+    if config.optim.dropout is not None and not 0 <= config.optim.dropout < 1:
+        raise UserError(f"--dropout must lie between 0 and 1, got {config.optim.dropout}")
     _check_combinations(config)
     return config
 
@@ -292,6 +295,7 @@ def _check_combinations(config: ExperimentConfig) -> None:
         raise UserError(f"--segments takes names of {', '.join(SEGMENT_NAMES)}, each once; got '{config.segments}'")
     check_text(config.text, None if config.segments == "auto" else segments)
     check_monitor(config.checkpoints.monitor)
+    check_augment(config)
     check_objective(config)
     check_setfit(config)
     check_engine_settings(config)

@@ -72,6 +72,8 @@ class OptimConfig:
         warmup_fraction: Share (0 to 1) of all optimizer steps in which the rate rises linearly from 0.
         schedule: `linear` decay to 0, `cosine` to 0, or `constant`, after the warm-up.
         clip: Largest L2 norm of the gradient in an optimizer step; 0 for no clipping.
+        dropout: Share of activations and attention weights dropped in training, in every layer; null for what the
+            checkpoint was published with (mostly 0.1).
     """
 
     lr: float = 2e-5
@@ -81,6 +83,7 @@ class OptimConfig:
     warmup_fraction: float = 0.0
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     clip: float = 1.0
+    dropout: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +196,14 @@ class ExperimentConfig:
         objective: Training loss: `cross_entropy`; over fields of law `domain_balanced` (all equally often),
             `group_dro:domain[=ETA]` (the worst one, step ETA, by default 0.01), `vrex[=BETA]` (equal losses, weight
             BETA, by default 1); against what the hypothesis gives away `group_dro:bias[=ETA]` (label x `hyponly-v1`
-            right or wrong, by default 0.01), `product_of_experts`, `reweight`.
+            right or wrong, by default 0.01), `product_of_experts`, `reweight`; for --augment `ranking[=WEIGHT]` and
+            `ranking:margin[=WEIGHT]` (beside cross-entropy WEIGHT, by default 1, times a logistic or margin loss that
+            ranks the entailment score of a row's premise above that of its swaps, which share its pack).
         augment: `none`, or `premise_swap=H+R`: for each entailed training row H coverage-matched and R random
-            premises of the same law as non-entailment rows.
+            premises of the same law as non-entailment rows. Options behind commas: `cap=0.4` (at most this share of the
+            training rows have a swapped premise), `balance=sample` or `balance=weight` (labels keep their shares by
+            repeated rows, or by the weight of a row's loss), `run=FOLDER` (hard swaps are those of the 8 best that this
+            finished run still calls entailed, the most probable first).
         segments: Texts the model sees, in order, joined by commas: `premise,hypothesis`, `hypothesis`, ...; `auto`
             takes all that the corpus has.
         subset: Use at most this many rows of every split (whole premises); null for all.

@@ -9,6 +9,9 @@ from lightning_nli.types import UserError
 
 SETFIT = "setfit"
 
+ENCODER_METHODS = ("finetune", SETFIT)
+"""Methods that train an encoder: another seed gives another model, and one on hypotheses alone is its twin."""
+
 _IGNORED = {
     "optim": ("weight_decay", "epochs", "accumulate", "schedule", "clip"),
     "packing": ("max_tokens", "eval_max_tokens"),

@@ -2,140 +2,119 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from lightning_nli.config_augment import AugmentSpec
 from lightning_nli.data.schema import EXAMPLE_SCHEMA
 from lightning_nli.data.splits import stable_unit
-from lightning_nli.data.text import comparison_expr, normalize_text
-from lightning_nli.types import DOMAINS, LabelScheme, UserError
+from lightning_nli.data.swaps import (
+    SWAP_SCHEMA,
+    WORD_PATTERN,
+    evaluation_swaps,
+    list_words,
+    mine_swaps,
+    other_law_swaps,
+    random_swaps,
+    swap_unit,
+)
+from lightning_nli.data.text import comparison_expr
+from lightning_nli.types import LabelScheme, UserError
 
-IntArray = npt.NDArray[np.int64]
+__all__ = [
+    "NUM_CANDIDATES",
+    "SWAP_SCHEMA",
+    "WORD_PATTERN",
+    "SwapChooser",
+    "augment_with_swaps",
+    "evaluation_swaps",
+    "list_words",
+    "mine_swaps",
+    "other_law_swaps",
+    "premise_scores",
+    "random_swaps",
+    "rows_to_add",
+    "swap_scores",
+    "swap_unit",
+]
 
-WORD_PATTERN = r"(?u)\b\w+\b"
-"""A word of `text.word_set`, as scikit-learn spells the pattern."""
+NUM_CANDIDATES = 8
+"""Hard swaps of a row among which a run's mistakes are looked for."""
 
-SWAP_SCHEMA: dict[str, pl.DataType] = {
-    "example_id": pl.String(),
-    "kind": pl.String(),  # hard or random
-    "order": pl.Int64(),  # 0, 1, ... within a kind
-    "premise": pl.String(),  # the swapped text
-    "premise_id": pl.String(),
-    "unit": pl.String(),  # law; corpus where no row of the corpus has a law_id
-}
+SwapChooser = Callable[[pl.DataFrame, pl.DataFrame, int], pl.DataFrame]
+"""Training rows, candidates (`SWAP_SCHEMA`), swaps a row at most -> the candidates to take, `order` from 0."""
 
 _PLACE_COLUMNS = ("chapter", "section", "article", "clause", "point")
-_CELLS_PER_BLOCK = 4_000_000
 
 
-def list_words(text: str) -> list[str]:
-    """The words of the normalized text in lower case, in order, repeats kept; their set is `text.word_set`."""
-    return re.findall(WORD_PATTERN, normalize_text(text).lower())
-
-
-def swap_unit(*frames: pl.DataFrame) -> str:
-    """`law`, or `corpus` if no row of `frames` has a `law_id`: then the whole corpus is one law."""
-    return "law" if any(frame["law_id"].null_count() < frame.height for frame in frames) else "corpus"
-
-
-def mine_swaps(rows: pl.DataFrame, pool: pl.DataFrame, scheme: LabelScheme, *, num_hard: int = 1) -> pl.DataFrame:
-    """Give each gold-entailed row the premises of its law that cover most words of its hypothesis.
-
-    A candidate is another premise of the same law, at most 1.5 times as long + 10 words, whose word set has a Jaccard
-    index under 0.5 and a containment (intersection by the smaller set) under 0.8 with that of the own premise. Equal
-    covers: by `premise_id`. The answer depends on neither the order of `rows` nor that of `pool`.
-
-    Args:
-        rows: Examples; those that are not entailed, or have no law in a corpus of laws, are left out.
-        pool: Examples whose premises may be taken, each once (by `comparison_key`).
-        scheme: Labels.
-        num_hard: Swaps a row, at most.
-
-    Returns:
-        `SWAP_SCHEMA`, kind `hard`, by example id; a row without a candidate is left out.
-    """
-    task = _prepare(rows, pool, scheme)
-    picks = []
-    for row, candidates, covers in _same_law_candidates(task):
-        best = np.argsort(-covers, kind="stable")[:num_hard]
-        picks.append((row, candidates[best]))
-    return _swap_table(task, picks, "hard")
-
-
-def random_swaps(
-    rows: pl.DataFrame,
-    pool: pl.DataFrame,
+def rows_to_add(
+    train: pl.DataFrame,
+    scored: Sequence[pl.DataFrame],
     scheme: LabelScheme,
+    spec: AugmentSpec,
     *,
-    num: int = 1,
-    same: str = "domain",
-    taken: pl.DataFrame | None = None,
+    choose: SwapChooser | None = None,
 ) -> pl.DataFrame:
-    """Give each gold-entailed row random premises, drawn by the hash of its `example_id`.
+    """Everything that `--augment` adds to the training rows.
 
     Args:
-        rows: Examples.
-        pool: Examples whose premises may be taken.
+        train: Training examples.
+        scored: Sets that will be scored.
         scheme: Labels.
-        num: Swaps a row, at most.
-        same: `domain`, for scoring: premises of another law that share a domain. `law`, for training: premises of the
-            same law that pass the filters of `mine_swaps`.
-        taken: Swaps of which no premise is drawn again for the same row.
+        spec: What is asked for; its `run` is the caller's business.
+        choose: Takes the hard swaps from the candidates; None: those that cover most.
 
     Returns:
-        `SWAP_SCHEMA`, kind `random`, by example id; a row without a domain, law or candidate is left out.
+        `EXAMPLE_SCHEMA`: the swapped rows (`<id>~swap0`), under a cap those whose ids have the smallest hashes; then,
+        with `balance=sample`, repeated training rows (`<id>~copy0`).
 
     Raises:
-        ValueError: `same` is neither of the two.
+        UserError: `balance=sample` where no training row has the label of the swapped ones.
     """
-    if same not in ("domain", "law"):
-        raise ValueError(f"a random swap shares the domain or the law, not {same=}")
-    task = _prepare(rows, pool, scheme)
-    used = _used_keys(taken)
-    ids, keys = task.rows["example_id"].to_list(), task.premises["key"].to_list()
-    picks = []
-    for row, candidates, _ in _same_law_candidates(task) if same == "law" else _same_domain_candidates(task):
-        avoid = used.get(ids[row], set())
-        free = [at for at in candidates.tolist() if keys[at] not in avoid] if avoid else candidates.tolist()
-        picks.append((row, np.array(_draw(ids[row], free, num), dtype=np.int64)))
-    return _swap_table(task, picks, "random")
+    added = augment_with_swaps(train, scored, scheme, hard=spec.hard, random=spec.random, choose=choose)
+    if spec.cap is not None:
+        added = _first_by_hash(added, int(spec.cap / (1 - spec.cap) * train.height + 1e-9))
+    if spec.balance == "sample":
+        added = pl.concat([added, _repeated(train, added.height, scheme)])
+    return added
 
 
-def evaluation_swaps(frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
-    """Return the swaps a scored set is judged by: for a gold-entailed row one `hard` and one `random` if there is one.
-
-    Args:
-        frame: The set; swaps come from its own premises, so they are fixed by it alone.
-        scheme: Labels.
-
-    Returns:
-        `SWAP_SCHEMA`.
-    """
-    return pl.concat([mine_swaps(frame, frame, scheme), random_swaps(frame, frame, scheme)])
+def _first_by_hash(rows: pl.DataFrame, num_rows: int) -> pl.DataFrame:
+    """At most so many rows, in their order: those whose ids have the smallest hashes."""
+    draws = pl.Series([stable_unit(example_id, 0) for example_id in rows["example_id"]], dtype=pl.Float64)
+    return rows.filter(draws.rank("ordinal") <= num_rows)
 
 
-def parse_augment(text: str) -> tuple[int, int] | None:
-    """`premise_swap=H+R` -> (H, R), `none` -> None.
-
-    Raises:
-        UserError: it is neither, or asks for no swap at all.
-    """
-    if text == "none":
-        return None
-    match = re.fullmatch(r"premise_swap=(\d{1,3})\+(\d{1,3})", text, flags=re.ASCII)
-    if match is None or int(match[1]) + int(match[2]) == 0:
-        raise UserError(f"augment '{text}': write none, or premise_swap=H+R with H hard and R random swaps a row")
-    return int(match[1]), int(match[2])
+def _repeated(train: pl.DataFrame, num_swaps: int, scheme: LabelScheme) -> pl.DataFrame:
+    """Copies of rows of the other labels, as many as keep the labels' shares beside so many unsupported rows more."""
+    label = train["label"].cast(pl.String)
+    num_unsupported = int((label == scheme.unsupported.value).sum())
+    if num_swaps and not num_unsupported:
+        raise UserError(
+            f"--augment balance=sample: no training row is '{scheme.unsupported.value}', the label of swapped rows, so "
+            "there is no share to keep; leave balance out"
+        )
+    copies = [train.clear()]
+    for name in scheme.names:
+        rows = train.filter(label == name)
+        if name == scheme.unsupported.value or rows.is_empty():
+            continue
+        whole, rest = divmod(round(rows.height * num_swaps / max(1, num_unsupported)), rows.height)
+        parts = [rows] * whole + [_first_by_hash(rows, rest)]
+        copies += [part.with_columns(pl.format("{}~copy{}", "example_id", pl.lit(n))) for n, part in enumerate(parts)]
+    return pl.concat(copies)
 
 
 def augment_with_swaps(
-    train: pl.DataFrame, scored: Sequence[pl.DataFrame], scheme: LabelScheme, *, hard: int, random: int
+    train: pl.DataFrame,
+    scored: Sequence[pl.DataFrame],
+    scheme: LabelScheme,
+    *,
+    hard: int,
+    random: int,
+    choose: SwapChooser | None = None,
 ) -> pl.DataFrame:
     """Training rows to add: entailed rows under other premises of the same law, labelled as unsupported.
 
@@ -145,6 +124,7 @@ def augment_with_swaps(
         scheme: Labels.
         hard: Swaps a row that cover most words of the hypothesis.
         random: Random swaps a row, other than the hard ones.
+        choose: Takes the hard swaps from `NUM_CANDIDATES` a row instead.
 
     Returns:
         `EXAMPLE_SCHEMA`, ids `<id>~swap0`, ...; article, clause and the like, rules and ratings are empty.
@@ -152,7 +132,9 @@ def augment_with_swaps(
     keys = [frame.select(comparison_expr(pl.col("premise"))).to_series() for frame in scored]
     seen = pl.concat(keys) if keys else pl.Series(dtype=pl.String)
     pool = train.filter(~comparison_expr(pl.col("premise")).is_in(seen.implode()))
-    mined = mine_swaps(train, pool, scheme, num_hard=hard)
+    mined = mine_swaps(train, pool, scheme, num_hard=hard if choose is None else NUM_CANDIDATES)
+    if choose is not None:
+        mined = choose(train, mined, hard)
     drawn = random_swaps(train, pool, scheme, num=random, same="law", taken=mined)
     swaps = pl.concat([mined, drawn]).sort("example_id", "kind", "order")
     swaps = swaps.with_columns(number=pl.int_range(pl.len()).over("example_id"))
@@ -195,177 +177,37 @@ def premise_scores(
     Raises:
         ValueError: swap answers repeat a row, or belong to none of the gold-entailed rows.
     """
-    is_entailed = pl.col("label").cast(pl.String) == scheme.entailed.value
-    own = _answers(predictions.filter(is_entailed), scheme, "own")
-    hard = _paired(own, _answers(hard_predictions, scheme, "swapped"))
-    drawn = _paired(own, _answers(random_predictions, scheme, "swapped"))
-    turned = pl.col("own_entailed") & ~pl.col("swapped_entailed")
-    above = (pl.col("own_score") > pl.col("swapped_score")) + 0.5 * (pl.col("own_score") == pl.col("swapped_score"))
+    hard = swap_scores(predictions, hard_predictions, scheme)
+    drawn = swap_scores(predictions, random_predictions, scheme)
     return {
-        "discrimination": hard.select(turned.mean()).item(),
-        "random_swap": drawn.select(turned.mean()).item(),
-        "rank": hard.select(above.mean()).item(),
-        "num_rows": hard.height,
-        "num_rows_random": drawn.height,
-        "left_out": own.height - hard.height,
+        "discrimination": hard["discrimination"],
+        "random_swap": drawn["discrimination"],
+        "rank": hard["rank"],
+        "num_rows": hard["num_rows"],
+        "num_rows_random": drawn["num_rows"],
+        "left_out": hard["left_out"],
         "gain": None,
         "unit": unit,
     }
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Rows to swap and premises to take.
+def swap_scores(predictions: pl.DataFrame, swapped: pl.DataFrame, scheme: LabelScheme) -> dict[str, Any]:
+    """The same of one kind of swap: `discrimination`, `rank`, `num_rows`, `left_out`; null over no rows.
 
-    Attributes:
-        rows: Gold-entailed rows by example id: `example_id hypothesis premise domains law key`.
-        premises: Distinct premises in the order that settles ties: `law key premise premise_id domains`.
-        unit: `law`, or `corpus`: then `law` is the same everywhere.
+    Raises:
+        ValueError: as `premise_scores`.
     """
-
-    rows: pl.DataFrame
-    premises: pl.DataFrame
-    unit: str
-
-
-def _prepare(rows: pl.DataFrame, pool: pl.DataFrame, scheme: LabelScheme) -> _Task:
-    unit = swap_unit(rows, pool)
-    law = pl.col("law_id") if unit == "law" else pl.lit("")
-    keyed = [frame.with_columns(law=law, key=comparison_expr(pl.col("premise"))) for frame in (rows, pool)]
-    entailed, known = (frame.filter(pl.col("law").is_not_null()) for frame in keyed)
     is_entailed = pl.col("label").cast(pl.String) == scheme.entailed.value
-    entailed = entailed.filter(is_entailed).select("example_id", "hypothesis", "premise", "domains", "law", "key")
-    premises = (
-        known.sort("premise_id", "premise")
-        .group_by("law", "key", maintain_order=True)
-        .agg(pl.col("premise", "premise_id").first(), pl.col("domains").explode().drop_nulls().unique())
-    )
-    return _Task(entailed.sort("example_id"), premises.sort("premise_id", "key", "law"), unit)
-
-
-def _word_matrix(texts: Sequence[str]) -> Any:
-    """Sparse (texts, words) int32 of 0 and 1."""
-    from scipy.sparse import csr_array
-
-    places: dict[str, int] = {}
-    rows = [sorted({places.setdefault(word, len(places)) for word in list_words(text)}) for text in texts]
-    columns = np.array([place for row in rows for place in row], dtype=np.int32)
-    starts = np.cumsum([0, *map(len, rows)])
-    return csr_array((np.ones(len(columns), dtype=np.int32), columns, starts), shape=(len(rows), max(len(places), 1)))
-
-
-@dataclass(frozen=True)
-class _Words:
-    """Words of the premises: sets as rows of a sparse matrix, their sizes, and lengths with repeats."""
-
-    sets: Any  # (N, V) int32
-    sizes: IntArray  # (N,)
-    lengths: IntArray  # (N,)
-    keys: IntArray  # (N,), equal where the texts are the same for `comparison_key`
-
-    def take(self, at: IntArray) -> _Words:
-        return _Words(self.sets[at], self.sizes[at], self.lengths[at], self.keys[at])
-
-
-def _words_of(table: pl.DataFrame, sets: Any, codes: dict[str, int]) -> _Words:
-    lengths = np.array([len(list_words(text)) for text in table["premise"]], dtype=np.int64)
-    keys = np.array([codes.setdefault(key, len(codes)) for key in table["key"]], dtype=np.int64)
-    return _Words(sets, sets.sum(axis=1).astype(np.int64), lengths, keys)
-
-
-def _is_allowed(own: _Words, other: _Words) -> npt.NDArray[np.bool_]:
-    """(own, other): the filters of `mine_swaps`, in whole numbers."""
-    shared = (own.sets @ other.sets.T).toarray()
-    union = own.sizes[:, None] + other.sizes[None] - shared
-    smaller = np.minimum(own.sizes[:, None], other.sizes[None])
-    is_short = 2 * other.lengths[None] <= 3 * own.lengths[:, None] + 20
-    is_other = own.keys[:, None] != other.keys[None]
-    allowed: npt.NDArray[np.bool_] = is_short & is_other & (2 * shared < union) & (5 * shared < 4 * smaller)
-    return allowed
-
-
-def _same_law_candidates(task: _Task) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """For each row with a premise of its law: row, allowed premises ascending, hypothesis words each covers."""
-    num_rows, num_premises = task.rows.height, task.premises.height
-    texts = [*task.rows["premise"], *task.rows["hypothesis"], *task.premises["premise"]]
-    sets = _word_matrix(texts)
-    codes: dict[str, int] = {}
-    own = _words_of(task.rows, sets[:num_rows], codes)
-    hypotheses = sets[num_rows : 2 * num_rows]
-    premises = _words_of(task.premises, sets[2 * num_rows :], codes)
-    assert premises.sets.shape[0] == num_premises
-    pool_by_law = _positions_by_law(task.premises)
-    for law, members in _positions_by_law(task.rows).items():
-        at = pool_by_law.get(law)
-        if at is None:
-            continue
-        others = premises.take(at)
-        for block in np.array_split(members, -(-len(members) * len(at) // _CELLS_PER_BLOCK)):
-            allowed = _is_allowed(own.take(block), others)
-            covers = (hypotheses[block] @ others.sets.T).toarray()
-            for index, row in enumerate(block.tolist()):
-                yield row, at[allowed[index]], covers[index][allowed[index]]
-
-
-def _same_domain_candidates(task: _Task) -> Iterator[tuple[int, IntArray, None]]:
-    """For each row: row, premises ascending that share a domain with it and stand in another law."""
-    domains, pool_domains = _domain_matrix(task.rows), _domain_matrix(task.premises)
-    law, pool_law, key, pool_key = (
-        frame[name].to_numpy() for name in ("law", "key") for frame in (task.rows, task.premises)
-    )
-    for row in range(task.rows.height):
-        is_candidate = (pool_domains[:, domains[row]].any(axis=1)) & (pool_key != key[row])
-        if task.unit == "law":  # in a corpus without laws every premise counts as one of another law
-            is_candidate &= pool_law != law[row]
-        yield row, np.flatnonzero(is_candidate), None
-
-
-def _positions_by_law(table: pl.DataFrame) -> dict[str, IntArray]:
-    """Law -> its row positions, ascending."""
-    groups = table.with_row_index("at").group_by("law", maintain_order=True).agg(pl.col("at").cast(pl.Int64))
-    return {law: positions.to_numpy() for law, positions in zip(groups["law"], groups["at"], strict=True)}
-
-
-def _domain_matrix(table: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """(rows, domains)."""
-    places = {name: index for index, name in enumerate(DOMAINS)}
-    matrix = np.zeros((table.height, len(places)), dtype=np.bool_)
-    for row, names in enumerate(table["domains"].to_list()):
-        matrix[row, [places[name] for name in names or []]] = True
-    return matrix
-
-
-def _draw(example_id: str, candidates: Sequence[int], num: int) -> list[int]:
-    """Draw up to `num` of the candidates without replacement, by the hash of the example id and the draw's number."""
-    left, drawn = list(candidates), []
-    for number in range(min(num, len(left))):
-        place = int(stable_unit(f"{example_id}#{number}", 0) * len(left))
-        drawn.append(left.pop(min(place, len(left) - 1)))
-    return drawn
-
-
-def _used_keys(taken: pl.DataFrame | None) -> dict[str, set[str]]:
-    used: dict[str, set[str]] = {}
-    if taken is not None:
-        keys = taken.select("example_id", key=comparison_expr(pl.col("premise")))
-        for example_id, key in keys.iter_rows():
-            used.setdefault(example_id, set()).add(key)
-    return used
-
-
-def _swap_table(task: _Task, picks: Sequence[tuple[int, IntArray]], kind: str) -> pl.DataFrame:
-    rows = np.repeat([row for row, _ in picks], [len(chosen) for _, chosen in picks]).astype(np.int64)
-    orders = [order for _, chosen in picks for order in range(len(chosen))]
-    premises = np.array([at for _, chosen in picks for at in chosen.tolist()], dtype=np.int64)
-    columns = {
-        "example_id": task.rows["example_id"].gather(rows),
-        "kind": pl.repeat(kind, len(rows), dtype=pl.String, eager=True),
-        "order": pl.Series(orders, dtype=pl.Int64),
-        "premise": task.premises["premise"].gather(premises),
-        "premise_id": task.premises["premise_id"].gather(premises),
-        "unit": pl.repeat(task.unit, len(rows), dtype=pl.String, eager=True),
+    own = _answers(predictions.filter(is_entailed), scheme, "own")
+    pairs = _paired(own, _answers(swapped, scheme, "swapped"))
+    turned = pl.col("own_entailed") & ~pl.col("swapped_entailed")
+    above = (pl.col("own_score") > pl.col("swapped_score")) + 0.5 * (pl.col("own_score") == pl.col("swapped_score"))
+    return {
+        "discrimination": pairs.select(turned.mean()).item(),
+        "rank": pairs.select(above.mean()).item(),
+        "num_rows": pairs.height,
+        "left_out": own.height - pairs.height,
     }
-    return pl.DataFrame(columns, schema=SWAP_SCHEMA).sort("example_id", "order")
 
 
 def _answers(predictions: pl.DataFrame, scheme: LabelScheme, prefix: str) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from boards import HOSTILE, large_board, small_board
 
-from lightning_nli.crossdomain import render
+from lightning_nli.crossdomain import board_text, render
 from lightning_nli.crossdomain.page import board_page
 from lightning_nli.published import published_figures
 
@@ -146,3 +146,49 @@ def test_text_is_readable_in_light_and_dark(browser, tmp_path, draw, papers, sch
     assert bright == (scheme == "light")
     for selector in ("p", "td", "td small", "th", "th small", "a", "#published th", ".heat td", ".heat th i", "dd"):
         assert page.evaluate(_CONTRAST, selector) >= 4.5, selector
+
+
+def under_an_oracle(board):
+    """The same figures as `build_leaderboard` gives them where tested rows chose the checkpoints."""
+    rows = sorted((replace(row, rank=None) for row in board.rows), key=lambda row: row.model)
+    suite, key = ({**values, "selection": "oracle"} for values in (board.suite, board.key))
+    return replace(board, key=key, suite=suite, rows=rows, comparisons={})
+
+
+_STYLE = (
+    "(node) => { const s = getComputedStyle(node); return [s.borderTopWidth, s.borderTopStyle, s.borderTopColor]; }"
+)
+_RANKS = "[...document.querySelectorAll('#ours tr')].map((row) => row.cells[1].textContent)"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_oracles_board_warns_before_its_figures_and_ranks_nobody(browser, tmp_path, draw, papers, scheme):
+    board = small_board(draw)
+    usual, chosen = tmp_path / "usual.html", tmp_path / "oracle.html"
+    usual.write_text(board_page(board, published=papers), encoding="utf-8")
+    chosen.write_text(board_page(under_an_oracle(board), published=papers), encoding="utf-8")
+    page = open_page(browser, usual, scheme)
+    assert page.locator(".alarm").count() == 0 and page.evaluate(_RANKS)[0] == "1"  # the same models can be ranked
+    assert page.locator("th[aria-sort=descending]", has_text="Macro-F1").count() == 1
+    page = open_page(browser, chosen, scheme)
+    assert "selection oracle" in page.title()
+    alarms = page.locator(".alarm")
+    assert alarms.all_inner_texts() == [board_text.ORACLE_WARNING] * 2
+    head, above, table = (one.bounding_box() for one in (alarms.first, alarms.last, page.locator("#table")))
+    assert head["y"] > 0 and head["y"] + head["height"] < 900 and head["width"] > 400  # seen before any scrolling
+    assert head["y"] < above["y"] < above["y"] + above["height"] <= table["y"]
+    color = "rgb(163, 13, 13)" if scheme == "light" else "rgb(255, 154, 148)"
+    assert alarms.first.evaluate(_STYLE) == ["3px", "solid", color] and page.evaluate(_CONTRAST, ".alarm b") >= 4.5
+    in_order = sorted(row.model for row in board.rows)
+    assert names(page) == in_order and page.locator("th[aria-sort=ascending] button").inner_text() == "Model"
+    assert page.locator("th[aria-sort=descending]").count() == 0
+    page.get_by_role("button", name="Rank").click()
+    assert names(page) == in_order and all(rank.startswith("–") for rank in page.evaluate(_RANKS))
+    note = page.locator("#ours tr").first.locator("td").first.locator("a").get_attribute("href")
+    assert page.locator(note).inner_text() == "an oracle chose: never ranked"
+    assert "Significantly" not in page.locator("#models").evaluate("(node) => node.textContent")
+    page.get_by_label("Model", exact=True).fill("no such model")
+    page.emulate_media(media="print")
+    assert names(page) == [] and alarms.first.is_visible() and alarms.last.is_visible()
+    assert page.troubles == []

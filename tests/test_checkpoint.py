@@ -70,7 +70,7 @@ def test_weights_read_back_under_the_models_own_names(tmp_path):
     assert torch.equal(read_weights(path)["a"], torch.ones(2))
 
 
-def test_what_is_no_checkpoint_is_refused_by_name(tmp_path):
+def test_s11_what_is_no_whole_checkpoint_is_refused_by_name(tmp_path):
     whole = write_checkpoint(tmp_path / "whole.ckpt", a=torch.ones(1000))
     cut = tmp_path / "cut.ckpt"
     cut.write_bytes(whole.read_bytes()[:900])
@@ -83,6 +83,8 @@ def test_what_is_no_checkpoint_is_refused_by_name(tmp_path):
     for path in (tmp_path / "absent.ckpt", cut, text, empty_tensor, foreign, tmp_path / "folder"):
         with pytest.raises(UserError, match=path.name):
             read_weights(path)
+    with pytest.raises(UserError, match="tensor 'a' is empty"):  # a shard of ZeRO stage 3 read as weights
+        read_weights(empty_tensor)
 
 
 class _Hostile:

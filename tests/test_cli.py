@@ -101,7 +101,7 @@ def test_the_console_command_leaves_with_the_code(tmp_path):
     assert run("--help").returncode == 0
 
 
-def test_an_ascii_locale_does_not_stop_vietnamese_output(tmp_path):
+def test_q05_an_ascii_locale_does_not_stop_vietnamese_output(tmp_path):
     source = tmp_path / "mine.jsonl"
     source.write_text(
         '{"premise": "Điều 1 có hiệu lực.", "hypothesis": "Đúng.", "label": "entailment"}\n', encoding="utf-8"

@@ -24,7 +24,8 @@ from lightning_nli.training.run import build_run
 ROOT = Path(__file__).resolve().parents[1] / "experiments"
 FILES = sorted(path for path in ROOT.rglob("*.yaml") if path.parent.name != "tune")  # these are search spaces
 NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in FILES]
-RECIPES = [name for name in NAMES if name.startswith(("vilegalnli/", "vianli/"))]
+OWN = "vilegalnli/reads-the-law"  # no published row: tests/test_reading.py
+RECIPES = [name for name in NAMES if name.startswith(("vilegalnli/", "vianli/")) and name != OWN]
 THREE_WAY = ("entailment", "neutral", "contradiction")
 SOURCES = {
     "ViNLI": "plain:data/vinli",

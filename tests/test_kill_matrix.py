@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "reliability"))
 import ranks
 
 from lightning_nli.training.index import CheckpointIndex
+from lightning_nli.training.manifest import find_damage, read_manifest
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +62,18 @@ def test_a_disturbed_run_ends_as_the_undisturbed_one(clean, undisturbed, tmp_pat
     saved = {entry.name for entry in CheckpointIndex.read(tmp_path / "run" / "checkpoints").saved}
     assert names == saved | {f"{name}.manifest.json" for name in saved} | {"index.json"}  # k05: no orphans
     assert len(saved) <= 2  # best and last
+
+
+@pytest.mark.parametrize("setup", [DDP, STAGE_2])
+def test_k06_all_processes_take_part_in_a_save_and_leave_one_whole_checkpoint(undisturbed, setup):
+    """A save that only the first process made would hang the other one's barrier."""
+    folder = undisturbed(setup) / "checkpoints"
+    last = CheckpointIndex.read(folder).last
+    assert last is not None
+    manifest = read_manifest(folder / last.name)
+    assert manifest is not None and find_damage(folder / last.name, manifest) is None
+    shards = {path.name for path in folder.glob(f"{last.name}/**/*optim_states.pt")}
+    assert len(shards) == (2 if setup == STAGE_2 else 0)
 
 
 def test_a_second_signal_changes_nothing(clean, undisturbed, tmp_path):

@@ -17,6 +17,7 @@ from lightning_nli.baselines import augment_with_swaps, cross_fitted
 from lightning_nli.batch import PackedBatch
 from lightning_nli.cli.main import main
 from lightning_nli.config import ExperimentConfig, OptimConfig, config_help, hypothesis_only_twin, parse_config
+from lightning_nli.config_augment import AugmentSpec
 from lightning_nli.config_objective import OBJECTIVES, ObjectiveSpec, parse_objective
 from lightning_nli.data.datamodule import NLIDataModule
 from lightning_nli.data.groups import MIN_GROUP_ROWS, RowGroups, grouped_order
@@ -24,7 +25,8 @@ from lightning_nli.data.packing import MicroStep, PackPlan, collate_pack, count_
 from lightning_nli.data.sample import sample_corpus
 from lightning_nli.data.schema import EXAMPLE_SCHEMA
 from lightning_nli.models.module import NLIModule
-from lightning_nli.models.objectives import GroupDRO, Objective, ProductOfExperts, Reweight, VREx
+from lightning_nli.models.objectives import GroupDRO, Objective, ProductOfExperts, Ranking, Reweight, VREx
+from lightning_nli.swaps import rows_to_add
 from lightning_nli.training.corpora import RunData
 from lightning_nli.training.objective_data import (
     SMALL_DOMAINS,
@@ -32,6 +34,9 @@ from lightning_nli.training.objective_data import (
     build_objective,
     domain_groups,
     expert_log_probabilities,
+    label_weights,
+    row_bundles,
+    swap_sources,
 )
 from lightning_nli.types import BINARY, IGNORE_INDEX, UserError
 
@@ -47,6 +52,8 @@ def test_an_objective_is_one_text():
     assert parse_objective("group_dro:domain") == ObjectiveSpec("group_dro", "domain", 0.01)
     assert parse_objective("group_dro:bias=0.5") == ObjectiveSpec("group_dro", "bias", 0.5)
     assert parse_objective("vrex=1e-3") == ObjectiveSpec("vrex", "domain", 0.001)
+    assert parse_objective("ranking=0.5") == ObjectiveSpec("ranking", None, 0.5)
+    assert parse_objective("ranking:margin") == ObjectiveSpec("ranking", None, 1.0, 1.0)
     assert parse_config(["--objective", "vrex=10", "--batch-size", "64"]).objective == "vrex=10"
 
 
@@ -76,6 +83,17 @@ def test_the_help_names_every_objective_and_its_default(capsys):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        ("--objective ranking", "compares rows with their swaps, and --augment is none"),
+        ("--objective ranking --augment premise_swap=1+1 --segments hypothesis", "are the same text; add premise"),
+        (
+            "--objective ranking --augment premise_swap=2+2 --batch-size 4",
+            "are 5 rows of one pack; take --batch-size 5",
+        ),
+        ("--objective ranking --augment premise_swap=2+2 --max-tokens 512", "5 segments of .* take --max-tokens 1280"),
+        ("--augment premise_swap=1+1,balance=weight --objective reweight", "take balance=sample"),
+        ("--augment premise_swap=1+1,balance=weight --objective vrex", "weighs or draws rows in a way of its own"),
+        ("--augment premise_swap=1+1,balance=weight --method setfit", "which weighs no rows"),
+        ("--augment premise_swap=1+x", r"premise_swap=H\+R"),
         ("--objective vrex --accumulate 2", "--accumulate 2: the weight of each group follows from all rows"),
         ("--objective group_dro:bias --max-tokens 512", "--max-tokens 512: every optimizer step must hold rows"),
         ("--objective domain_balanced --max-tokens 512", "give --batch-size instead"),
@@ -90,6 +108,9 @@ def test_what_cannot_go_with_an_objective_is_refused(flags, said):
 def test_the_rest_goes_with_an_objective():
     parse_config("--objective domain_balanced --accumulate 2".split())
     parse_config("--objective product_of_experts --accumulate 2 --max-tokens 512".split())
+    parse_config(
+        "--objective ranking --augment premise_swap=1+0,balance=weight --accumulate 2 --max-tokens 512".split()
+    )
     twin = hypothesis_only_twin(ExperimentConfig(objective="reweight"))
     assert twin == hypothesis_only_twin(ExperimentConfig())  # premise gain has one measure
 
@@ -168,6 +189,74 @@ def direct_group_dro(risks: torch.Tensor) -> torch.Tensor:
     return ((q / q.sum()) * risks).sum()
 
 
+def log_odds(*values: float) -> torch.Tensor:
+    """Logits of two labels whose log-odds of label 1 are `values`."""
+    return torch.tensor([[0.3, 0.3 + value] for value in values])
+
+
+# Rows 2 and 3 were made from row 0, row 4 from row 1; row 5 is alone.
+SOURCES = np.array([-1, -1, 0, 0, 1, -1])
+
+
+@pytest.mark.parametrize(
+    ("margin", "pairs"),
+    [
+        # Row 0 stands 1.5 above row 2 and 0.5 below row 3; row 1 stands 2 above row 4.
+        (None, [math.log(1 + math.exp(-1.5)), math.log(1 + math.exp(0.5)), math.log(1 + math.exp(-2))]),
+        (1.0, [0, 1.5, 0]),
+        (2.0, [0.5, 2.5, 0]),
+    ],
+)
+def test_ranking_by_hand(margin, pairs):
+    """Six rows and three pairs: the mean of the rows' losses, plus a half times the mean of the pairs'."""
+    scores, labels = [1.0, 0.5, -0.5, 1.5, -1.5, 0.0], [1, 1, 0, 0, 0, 0]
+    rows = [math.log(1 + math.exp(-s if label else s)) for s, label in zip(scores, labels, strict=True)]
+    loss = Ranking(SOURCES, 1, 0.5, margin=margin)
+    found = loss.share(log_odds(*scores), make_batch(labels), ALONE)
+    assert float(found) == pytest.approx(sum(rows) / 6 + 0.5 * sum(pairs) / 3, rel=1e-6)
+    shuffled = [4, 3, 0, 5, 2, 1]
+    batch = make_batch([labels[row] for row in shuffled], shuffled)
+    again = loss.share(log_odds(*(scores[row] for row in shuffled)), batch, ALONE)
+    assert float(again) == pytest.approx(float(found), rel=1e-6)
+
+
+def test_the_score_that_is_ranked_is_the_log_odds_of_entailment():
+    """Three labels, entailment in the middle: log(e^2 / (e^1 + e^0.5)) above log(e^0 / (e^1 + e^3))."""
+    logits = torch.tensor([[1.0, 2.0, 0.5], [1.0, 0.0, 3.0]])
+    own, swapped = 2 - math.log(math.e + math.exp(0.5)), -math.log(math.e + math.exp(3))
+    loss = Ranking(np.array([-1, 0]), 1, 1.0)
+    plain = Objective().share(logits, make_batch([1, 0]), ALONE)
+    found = loss.share(logits, make_batch([1, 0]), ALONE)
+    # one pair and two rows: weighed 2 / 1, divided by the two segments
+    assert float(found - plain) == pytest.approx(math.log(1 + math.exp(-(own - swapped))), rel=1e-5)
+
+
+def test_a_pair_weighs_the_same_in_every_step_and_ghosts_cost_nothing():
+    """The shares of two ranks, a ghost and two micro-steps have the value and gradient of one batch."""
+    torch.manual_seed(2)
+    logits = torch.randn(6, 2).requires_grad_()
+    labels = [1, 1, 0, 0, 0, 0]
+    loss = Ranking(SOURCES, 1, 0.7, weights_N=np.array([1.5, 1.5, 0.75, 0.75, 0.75, 0.75]))
+    whole = loss.share(logits, make_batch(labels), ALONE)
+    parts = [[5, 3, 0, 2], [], [4, 1]]
+    shares = []
+    for rows in parts:
+        batch = make_batch([labels[row] for row in rows] or [IGNORE_INDEX], rows or [-1], total=6)
+        shares.append(loss.share(logits[rows] if rows else torch.ones(1, 2), batch, ALONE))
+    assert float(shares[1]) == 0
+    assert float(sum(shares)) == pytest.approx(float(whole), rel=1e-6)
+    gradients = [torch.autograd.grad(value, logits)[0] for value in (whole, sum(shares))]
+    torch.testing.assert_close(*gradients)
+    assert gradients[0].abs().min() > 1e-4
+
+
+def test_row_weights_scale_the_cross_entropy():
+    weights = np.array([0.5, 2.0, 0.5])
+    for loss in (Objective(weights), ProductOfExperts(np.log(np.full((3, 2), 0.5)), weights)):
+        found = loss.share(logits_of([1.0, 2.0, 0.4]), make_batch([0, 0, 0]), ALONE)
+        assert float(found) == pytest.approx((0.5 * 1 + 2 * 2 + 0.5 * 0.4) / 3, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "direct"),
     [(lambda: VREx(WEIGHTS, 2.0), direct_vrex), (lambda: GroupDRO(WEIGHTS, 0.7), direct_group_dro)],
@@ -208,6 +297,10 @@ def make_objectives(num_rows: int) -> dict[str, Objective]:
         "group_dro": GroupDRO(groups, 0.5),
         "product_of_experts": ProductOfExperts(expert),
         "reweight": Reweight(expert, labels),
+        "ranking": Ranking(np.where(np.arange(num_rows) % 3 == 2, np.arange(num_rows) - 1, -1), 1, 2.0),
+        "ranking:margin": Ranking(
+            np.where(np.arange(num_rows) % 3 == 2, np.arange(num_rows) - 1, -1), 1, 2.0, margin=9.0
+        ),
     }
 
 
@@ -399,6 +492,58 @@ def test_an_added_row_has_its_hypothesis_answer_and_its_rows_domains():
     assert repeated.shape[1] == weights.shape[1] > 4
     sources = [places[example_id.rpartition("~swap")[0]] for example_id in added["example_id"]]
     assert np.array_equal(repeated, weights[sources])
+
+
+def augmented_data(spec: AugmentSpec) -> RunData:
+    published = sample_corpus(200, seed=0)
+    return make_data(published, rows_to_add(published, [], BINARY, spec))
+
+
+def test_a_row_and_its_swaps_are_a_bundle_and_copies_stand_alone():
+    data = augmented_data(AugmentSpec(1, 1, balance="sample"))
+    sources, ids = swap_sources(data), data.train["example_id"].to_list()
+    assert (sources >= 0).sum() > 50
+    for row, source in enumerate(sources):
+        if source >= 0:
+            assert ids[row].rpartition("~swap")[0] == ids[source]
+            assert data.train["hypothesis"][row] == data.train["hypothesis"][int(source)]
+            assert (data.train["label"][row], data.train["label"][int(source)]) == (NO, YES)
+        else:
+            assert "~swap" not in ids[row]
+    config = ExperimentConfig(objective="ranking", augment="premise_swap=1+1,balance=sample")
+    bundles = row_bundles(config, data)
+    assert sorted(row for bundle in bundles for row in bundle) == list(range(len(ids)))
+    assert {len(bundle) for bundle in bundles} == {1, 2, 3} or {len(bundle) for bundle in bundles} == {1, 3}
+    assert all(sources[row] == bundle[0] for bundle in bundles for row in bundle[1:])
+    assert row_bundles(replace(config, objective="cross_entropy"), data) is None
+    shares = data.train["label"].value_counts(normalize=True).sort("label")["proportion"]
+    before = data.published_train["label"].value_counts(normalize=True).sort("label")["proportion"]
+    np.testing.assert_allclose(shares, before, atol=0.005)
+
+
+def test_label_weights_give_labels_their_shares_back():
+    config = ExperimentConfig(augment="premise_swap=1+1,balance=weight")
+    data = augmented_data(AugmentSpec(1, 1))
+    weights = label_weights(config, data)
+    assert weights.mean() == pytest.approx(1)
+    is_entailed = (data.train["label"] == YES).to_numpy()
+    published = (data.published_train["label"] == YES).mean()
+    assert weights[is_entailed].sum() / weights.sum() == pytest.approx(published)
+    assert weights[is_entailed].min() > 1 > weights[~is_entailed].max()
+    assert label_weights(replace(config, augment="premise_swap=1+1"), data) is None
+    built, _ = build_objective(config, data)
+    assert np.allclose(built.row_weights.rows(make_batch([0, 0], [0, 1])).numpy(), weights[:2])
+
+
+def test_ranking_is_built_with_its_pairs_and_weights():
+    data = augmented_data(AugmentSpec(1, 0))
+    config = ExperimentConfig(objective="ranking:margin=0.5", augment="premise_swap=1+0,balance=weight")
+    loss, groups = build_objective(config, data)
+    assert (type(loss), loss.margin, groups, loss.row_weights is None) == (Ranking, 1.0, None, False)
+    num_pairs = data.train.height - data.published_train.height
+    assert loss.pair_weight == pytest.approx(0.5 * data.train.height / num_pairs)
+    with pytest.raises(UserError, match="none has a swap"):
+        build_objective(config, make_data(make_frame([(8, ["education"])])))
 
 
 def test_bias_groups_are_label_by_right_or_wrong():

@@ -97,9 +97,16 @@ def test_packs_respect_the_budget_and_are_full():
     assert len(packs) <= 1.1 * np.ceil(LENGTHS.sum() / 128)
 
 
-def test_an_example_longer_than_a_pack_is_refused():
+def test_p04_an_example_longer_than_a_pack_is_refused():
     with pytest.raises(ValueError, match="300 tokens"):
         plan_packs([100, 300, 56], max_tokens=256)
+
+
+def test_p04_in_scoring_it_stands_alone_and_the_longest_is_that_of_each_batch():
+    split = make_split([100, 300, 56])
+    steps = [ranks[0] for ranks in plan_evaluation(split.lengths, max_tokens=256, world_size=1)]
+    assert [sorted(step.rows) for step in steps] == [[1], [0, 2]]
+    assert [collate_pack(split, step).max_seqlen for step in steps] == [300, 100]
 
 
 def test_s04_uneven_bins_give_both_ranks_the_same_number_of_steps():

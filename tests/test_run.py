@@ -12,6 +12,8 @@ import torch
 from lightning_nli.cli.main import main
 from lightning_nli.data.readers import read_source
 from lightning_nli.metrics import score
+from lightning_nli.models.dropout import FastDropout
+from lightning_nli.models.module import NLIModule
 from lightning_nli.training.checkpoint import CheckpointIndex, read_weights
 from lightning_nli.types import BINARY
 
@@ -189,12 +191,22 @@ def test_k07_our_checkpoints_load_with_weights_only(finished):
         assert checkpoint["lightning_nli"]["config_hash"]
 
 
-def test_a_run_stopped_at_every_step_ends_with_the_weights_of_one_never_stopped(tmp_path):
+def test_k10_a_run_stopped_at_every_step_sees_each_row_once_and_ends_with_the_weights_of_one_never_stopped(
+    tmp_path, monkeypatch
+):
     """Mid-epoch: order, schedule, optimizer and dropout go on where they stopped; bit-equal in one process."""
+    rows, training_step = [], NLIModule.training_step
+
+    def noted(module, batch, batch_idx):
+        rows.append(batch.example_ids.tolist())
+        return training_step(module, batch, batch_idx)
+
+    monkeypatch.setattr(NLIModule, "training_step", noted)
     base = "--data sample:120 --model tiny --lr 1e-3 --batch-size 16 --precision fp32 --accelerator cpu --quiet".split()
     base += ["--epochs", "2", "--accumulate", "2"]
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
     assert main(["fit", *base, "--run-dir", str(whole)]) == 0
+    rows_of_whole, rows[:] = list(rows), []
     codes = []
     for _ in range(30):
         codes.append(main(["fit", *base, "--run-dir", str(pieces), "--resume", "auto", "--max-time", "0"]))
@@ -202,6 +214,10 @@ def test_a_run_stopped_at_every_step_ends_with_the_weights_of_one_never_stopped(
             break
     assert codes[:3] == [75, 75, 75]
     assert codes[-1] == 0
+    assert rows == rows_of_whole
+    half = len(rows) // 2
+    first_epoch, second_epoch = (sorted(row for pack in packs for row in pack) for packs in (rows[:half], rows[half:]))
+    assert first_epoch == second_epoch and len(first_epoch) == len(set(first_epoch))
     last = [CheckpointIndex.read(folder / "checkpoints").last for folder in (whole, pieces)]
     assert last[0].step == last[1].step
     first, second = (
@@ -212,6 +228,27 @@ def test_a_run_stopped_at_every_step_ends_with_the_weights_of_one_never_stopped(
         assert torch.equal(value, second[name]), name
     scores = [json.loads((folder / "result.json").read_text())["scores"] for folder in (whole, pieces)]
     assert scores[0]["test"]["loss"] == scores[1]["test"]["loss"]
+
+
+@pytest.mark.parametrize(("flags", "p"), [([], 0.1), (["--dropout", "0.3"], 0.3), (["--dropout", "0"], 0.0)])
+def test_a_run_trains_with_dropout_and_is_scored_without(tmp_path, monkeypatch, flags, p):
+    seen, steps = {"training_step": [], "validation_step": []}, {}
+
+    def noted(name):
+        def step(module, batch, batch_idx):
+            layers = [layer for layer in module.modules() if isinstance(layer, FastDropout | torch.nn.Dropout)]
+            seen[name] += [(layer.training, layer.p) for layer in layers]
+            return steps[name](module, batch, batch_idx)
+
+        return step
+
+    for name in seen:
+        steps[name] = getattr(NLIModule, name)
+        monkeypatch.setattr(NLIModule, name, noted(name))
+    base = "--data sample:120 --model tiny --epochs 2 --precision fp32 --accelerator cpu --test-split none --quiet"
+    assert main(["fit", *base.split(), *flags, "--run-dir", str(tmp_path / "run")]) == 0
+    assert set(seen["training_step"]) == {(True, p)}  # in the second epoch, after a validation, too
+    assert set(seen["validation_step"]) == {(False, p)}
 
 
 def test_an_unfinished_run_is_refused_without_resume(tmp_path, capsys):

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from lightning_nli import swaps
 from lightning_nli.baselines import hypothesis_only, majority
+from lightning_nli.config_augment import AugmentSpec, augment_spec
+from lightning_nli.data import swaps as mining
 from lightning_nli.data.readers import read_source
 from lightning_nli.data.schema import EXAMPLE_SCHEMA, check_examples
 from lightning_nli.data.text import word_set
@@ -16,9 +17,10 @@ from lightning_nli.swaps import (
     evaluation_swaps,
     list_words,
     mine_swaps,
-    parse_augment,
+    other_law_swaps,
     premise_scores,
     random_swaps,
+    rows_to_add,
     swap_unit,
 )
 from lightning_nli.types import BINARY, WILLS, UserError
@@ -104,6 +106,18 @@ def test_hard_swaps_cover_most_of_the_hypothesis(corpus: pl.DataFrame):
     assert mine_swaps(corpus, corpus, BINARY).rows() == [("1", "hard", 0, "k l a z", "p9", "law")]
 
 
+def test_other_law_swaps_cover_most_of_the_hypothesis_in_another_law(corpus: pl.DataFrame):
+    found = other_law_swaps(corpus, corpus, BINARY)
+    assert found.select("example_id", "kind", "premise_id").rows() == [
+        ("1", "other_law", "p-6"),  # a k l x m of law L2; p9 of its own law covers no less
+        ("8", "other_law", "p-1"),
+    ]
+    one_law = corpus.with_columns(law_id=pl.lit("L1"))
+    assert other_law_swaps(one_law, one_law, BINARY).is_empty()
+    lawless = corpus.with_columns(law_id=pl.lit(None, pl.String))
+    assert other_law_swaps(lawless, lawless, BINARY).is_empty()
+
+
 def test_random_swaps_share_a_domain_and_not_the_law(corpus: pl.DataFrame):
     assert random_swaps(corpus, corpus, BINARY).rows() == [("1", "random", 0, "a k l x m", "p-6", "law")]
     elsewhere = corpus.with_columns(domains=pl.lit([WAGES], EXAMPLE_SCHEMA["domains"]))
@@ -140,7 +154,7 @@ def test_swaps_depend_on_no_order_and_the_blocks_change_nothing(monkeypatch: pyt
     assert expected.group_by("kind").len().sort("kind").rows() == [("hard", 60), ("random", 60)]
     for seed in range(3):
         assert evaluation_swaps(shuffled(frame, seed), BINARY).equals(expected)
-    monkeypatch.setattr(swaps, "_CELLS_PER_BLOCK", 45)
+    monkeypatch.setattr(mining, "_CELLS_PER_BLOCK", 45)
     assert evaluation_swaps(frame, BINARY).equals(expected)
 
 
@@ -185,7 +199,7 @@ def test_rows_without_a_law_are_left_out_where_others_have_one(corpus: pl.DataFr
 
 
 def test_empty_frames_have_no_swaps(corpus: pl.DataFrame):
-    assert evaluation_swaps(corpus.clear(), BINARY).schema == swaps.SWAP_SCHEMA
+    assert evaluation_swaps(corpus.clear(), BINARY).schema == mining.SWAP_SCHEMA
     assert evaluation_swaps(corpus.filter(pl.col("label") == NO), BINARY).is_empty()
     assert mine_swaps(corpus, corpus.clear(), BINARY).is_empty()
     assert augment_with_swaps(corpus.clear(), [corpus], BINARY, hard=1, random=1).is_empty()
@@ -217,17 +231,94 @@ def test_augment_uses_the_unsupported_label_of_the_scheme():
     assert added.select("example_id", "premise", "label").rows() == [("1~swap0", "k l", "unrelated")]
 
 
+def test_a_cap_bounds_the_share_of_swapped_rows(corpus: pl.DataFrame):
+    every = augment_with_swaps(corpus, [], BINARY, hard=1, random=2)["example_id"].to_list()
+    for cap, kept in ((0.11, 0), (0.2, 2), (0.25, 2), (0.28, 3), (0.9, 3)):  # of 8 + kept rows
+        added = rows_to_add(corpus, [], BINARY, AugmentSpec(1, 2, cap=cap))
+        assert added.height == kept
+        assert kept / (corpus.height + kept) <= cap
+        assert set(added["example_id"]) <= set(every)
+    assert rows_to_add(corpus, [], BINARY, AugmentSpec(1, 2)).equals(
+        augment_with_swaps(corpus, [], BINARY, hard=1, random=2)
+    )
+
+
+def test_repeated_rows_give_labels_their_shares_back(corpus: pl.DataFrame):
+    """2 entailed and 6 other rows, 3 swaps: 9 others, so 3 entailed ones are wanted, one more."""
+    added = check_examples(rows_to_add(corpus, [], BINARY, AugmentSpec(1, 2, balance="sample")), BINARY)
+    assert added["label"].to_list() == [NO] * 3 + [YES]
+    copies = added.filter(pl.col("example_id").str.ends_with("~copy0"))
+    source = copies.with_columns(pl.col("example_id").str.strip_suffix("~copy0"))
+    assert source.equals(corpus.filter(pl.col("example_id").is_in(source["example_id"].implode())))
+    twice = pl.concat([corpus, corpus.with_columns(pl.col("example_id") + "b")])
+    more = rows_to_add(twice, [], BINARY, AugmentSpec(4, 0, balance="sample"))
+    assert (more["label"].to_list().count(NO), more["label"].to_list().count(YES)) == (8, 3)  # 4 x 8 / 12
+    only_entailed = corpus.filter(pl.col("label") == YES).with_columns(law_id=pl.lit("L1"))
+    with pytest.raises(UserError, match=r"balance=sample: no training row is 'non_entailment'"):
+        rows_to_add(only_entailed, [], BINARY, AugmentSpec(1, 0, balance="sample"))
+
+
+def test_a_chooser_takes_hard_swaps_from_candidates_and_random_ones_take_none_twice(corpus: pl.DataFrame):
+    def last(train: pl.DataFrame, candidates: pl.DataFrame, num: int) -> pl.DataFrame:
+        assert candidates["premise_id"].to_list() == ["p9", "p7", "p8", "p1"]
+        return candidates.tail(num).with_columns(order=pl.int_range(pl.len()))
+
+    added = rows_to_add(corpus, [], BINARY, AugmentSpec(1, 9), choose=last)
+    assert added["premise_id"][0] == "p1"
+    assert sorted(added["premise_id"][1:]) == ["p7", "p8", "p9"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("none", None),
+        ("premise_swap=2+0", AugmentSpec(2, 0)),
+        ("premise_swap=1+1,cap=0.4,balance=weight", AugmentSpec(1, 1, 0.4, "weight")),
+        ("premise_swap=1+0,run=runs/a=b,balance=sample", AugmentSpec(1, 0, None, "sample", "runs/a=b")),
+    ],
+)
+def test_augment_spec(text: str, expected: AugmentSpec | None):
+    assert augment_spec(text) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "cap=",
+        "cap=0",
+        "cap=1",
+        "cap=1.5",
+        "cap=.0",
+        "cap=x",
+        "balance=none",
+        "balance",
+        "run=",
+        "x=1",
+        "",
+        "cap=.1,cap=.2",
+    ],
+)
+def test_augment_options_that_make_no_sense_are_refused(options: str):
+    with pytest.raises(UserError, match=r"cap=SHARE"):
+        augment_spec(f"premise_swap=1+1,{options}")
+
+
+def test_mistakes_of_a_run_need_hard_swaps():
+    with pytest.raises(UserError, match="chooses hard swaps, and none is asked for"):
+        augment_spec("premise_swap=0+1,run=runs/x")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("none", None), ("premise_swap=1+1", (1, 1)), ("premise_swap=0+12", (0, 12))]
 )
-def test_parse_augment(text: str, expected: tuple[int, int] | None):
-    assert parse_augment(text) == expected
+def test_swaps_are_asked_for_by_number(text: str, expected: tuple[int, int] | None):
+    assert augment_spec(text) == (None if expected is None else AugmentSpec(*expected))
 
 
 @pytest.mark.parametrize("text", ["", "swap=1+1", "premise_swap=1", "premise_swap=-1+1", "premise_swap=0+0", "None"])
-def test_parse_augment_refuses(text: str):
+def test_swaps_in_other_words_are_refused(text: str):
     with pytest.raises(UserError, match=r"premise_swap=H\+R"):
-        parse_augment(text)
+        augment_spec(text)
 
 
 def answer_table(rows: list[tuple[str, str, float]]) -> pl.DataFrame:

@@ -125,6 +125,7 @@ def test_decomposed_and_composed_text_have_the_same_ids():
 
 
 def test_d13_the_cache_answers_for_equal_inputs_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenization, "ROWS_IN_MEMORY", 0)  # what a large split is
     base = EncoderSpec(bert_tokenizer(), PAIR, 64)
     grown = bert_tokenizer()
     grown.add_tokens(["nghỉ hằng năm"])
@@ -152,6 +153,7 @@ def test_d13_the_cache_answers_for_equal_inputs_only(tmp_path, monkeypatch):
 
 
 def _tokenize_in_child(cache: Path) -> list[list[int]]:
+    tokenization.ROWS_IN_MEMORY = 0
     return rows_of(tokenize_split(FRAME, EncoderSpec(bert_tokenizer(), PAIR, 64), BINARY, cache=cache))
 
 

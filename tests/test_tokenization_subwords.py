@@ -13,6 +13,7 @@ from tiny_models import TEXTS
 from tokenizers import BertWordPieceTokenizer, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertTokenizerFast, PreTrainedTokenizerFast
 
+from lightning_nli.data import tokenization
 from lightning_nli.data.tokenization import EncoderSpec, tokenize_split
 from lightning_nli.types import BINARY
 
@@ -113,7 +114,8 @@ def test_d13_normalization_decides_the_ids_and_the_entry(tmp_path):
     assert found[True] != found[False]
 
 
-def test_d13_truncation_and_token_types_have_entries_of_their_own(tmp_path):
+def test_d13_truncation_and_token_types_have_entries_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenization, "ROWS_IN_MEMORY", 0)  # what a large split is
     spec = EncoderSpec(TOKENIZERS["word pieces"], PAIR, 60)
     for one in (spec, replace(spec, truncation="premise_first"), replace(spec, num_token_types=2)):
         fresh = tokenize_split(FRAME, one, BINARY)
@@ -125,7 +127,8 @@ def test_d13_truncation_and_token_types_have_entries_of_their_own(tmp_path):
     assert len(list((tmp_path / "tokens").iterdir())) == 3
 
 
-def test_labels_are_not_part_of_the_entry(tmp_path):
+def test_labels_are_not_part_of_the_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenization, "ROWS_IN_MEMORY", 0)
     spec = EncoderSpec(TOKENIZERS["word pieces"], PAIR, 60)
     tokenize_split(FRAME, spec, BINARY, cache=tmp_path)
     other = FRAME.with_columns(label=FRAME["label"].reverse())
@@ -133,13 +136,15 @@ def test_labels_are_not_part_of_the_entry(tmp_path):
     assert len(list((tmp_path / "tokens").iterdir())) == 1
 
 
-def test_a_group_can_share_the_cache(tmp_path):
+@pytest.mark.parametrize("rows_in_memory", [0, 1000])
+def test_a_group_can_share_the_cache(tmp_path, monkeypatch, rows_in_memory):
     """Entries follow the umask, as the encoders beside them do."""
+    monkeypatch.setattr(tokenization, "ROWS_IN_MEMORY", rows_in_memory)
     before = os.umask(0o022)
     try:
         tokenize_split(FRAME, EncoderSpec(TOKENIZERS["unigram"], PAIR, 60), BINARY, cache=tmp_path)
     finally:
         os.umask(before)
-    (entry,) = (tmp_path / "tokens").iterdir()
+    (entry,) = (file.parent for file in tmp_path.rglob("meta.json"))
     assert entry.stat().st_mode & 0o777 == 0o755
     assert {path.stat().st_mode & 0o777 for path in entry.iterdir()} == {0o644}

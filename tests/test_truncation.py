@@ -13,6 +13,7 @@ from tiny_models import TEXTS, bert_tokenizer
 
 from lightning_nli.config_schema import TextConfig
 from lightning_nli.config_text import check_text, parse_ratio, resolve_truncation
+from lightning_nli.data import tokenization
 from lightning_nli.data.segments import Cut, Truncation, plan_cuts, share_in_ratio
 from lightning_nli.data.tokenization import EncoderSpec, count_segment_tokens, tokenize_split
 from lightning_nli.types import BINARY, UserError
@@ -151,7 +152,8 @@ def test_tokenization_shares_the_room_in_the_ratio_of_average_lengths():
     assert split.num_truncated == 3 and split.num_cut_tokens == split.whole_lengths.sum() - split.lengths.sum() > 0
 
 
-def test_ratio_and_rule_have_cache_entries_of_their_own(tmp_path):
+def test_ratio_and_rule_have_cache_entries_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenization, "ROWS_IN_MEMORY", 0)  # what a large split is
     base = {"truncation": Truncation.PROPORTIONAL, "ratio": (1, 1, 1)}
     for change in (base, base | {"ratio": (5, 1, 1)}, {"truncation": Truncation.HEAD}, {"truncation": Truncation.TAIL}):
         spec = EncoderSpec(bert_tokenizer(), SEGMENTS, 44, **change)

@@ -13,6 +13,7 @@ import polars as pl
 from lightning_nli.analysis.overlap import add_overlap
 from lightning_nli.analysis.slices import describe_rows, scored_unit, unicode_form
 from lightning_nli.config import ExperimentConfig, config_hash, hypothesis_only_twin
+from lightning_nli.config_setfit import ENCODER_METHODS, SETFIT
 from lightning_nli.data.text import normalize_expr
 from lightning_nli.metrics import SMALLEST_PROBABILITY, label_indices
 from lightning_nli.training.corpora import RunData, load_run_data
@@ -69,9 +70,10 @@ class RunAnswers:
     def method(self) -> str:
         """Encoder and what it sees, or the baseline."""
         config = self.config
-        if config.method not in ("finetune", "linear-v1"):
+        names = {"finetune": config.model, SETFIT: f"{config.model} by SetFit", "linear-v1": config.method}
+        if config.method not in names:
             return config.method
-        name = config.model if config.method == "finetune" else config.method
+        name = names[config.method]
         seen = "" if config.segments == "auto" else f", {config.segments} only"
         return f"{name}{seen}{'' if config.augment == 'none' else f', {config.augment}'}"
 
@@ -194,7 +196,7 @@ def _data_settings(config: ExperimentConfig) -> ExperimentConfig:
 
 def find_twin(run: RunAnswers, others: Sequence[RunAnswers]) -> RunAnswers | None:
     """The run among `others` that is the same recipe on hypotheses alone."""
-    if run.config.method != "finetune" or not run.reads_premise:
+    if run.config.method not in ENCODER_METHODS or not run.reads_premise:
         return None
     wanted = config_hash(hypothesis_only_twin(run.config))
     return next((one for one in others if config_hash(one.config) == wanted), None)

@@ -90,7 +90,8 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     from lightning_nli.crossdomain.check import fold_problems, lacking_labels
-    from lightning_nli.crossdomain.suite import build_folds, load_pool
+    from lightning_nli.crossdomain.suite import build_folds, check_judge, load_pool
+    from lightning_nli.training.result import Judge
 
     suite = asked_suite(args)
     pool = load_pool(suite)
@@ -101,6 +102,7 @@ def _check(args: argparse.Namespace) -> int:
         "version": suite.version,
         "fingerprint": pool.fingerprint,
         "verified": suite.fingerprint is not None,
+        **check_judge(suite, Judge.of(pool.frame, pool.scheme)),
         "selection": suite.selection,
         "rows": pool.frame.height,
         "duplicates": pool.num_duplicates,
@@ -108,17 +110,7 @@ def _check(args: argparse.Namespace) -> int:
             {"domain": s.domain, "rows": s.rows, "single": s.single_rows, "laws": s.laws, "core": s.is_core}
             for s in pool.domains
         ],
-        "folds": [
-            {
-                "fold": fold.name,
-                "train": len(fold.train),
-                "id_val": len(fold.id_val),
-                "test": len(fold.test),
-                "chosen_by": list(fold.choosers),
-                "removed": {reason.value: len(ids) for reason, ids in fold.removed.items()},
-            }
-            for fold in folds
-        ],
+        "folds": [fold.as_dict() for fold in folds],
         "problems": problems,
         "warnings": [line for fold in folds for line in lacking_labels(pool, fold)],
     }
@@ -139,6 +131,7 @@ def _print_check(report: dict[str, Any]) -> None:
         f"{report['suite']} version {report['version']}: {report['rows']} rows, {report['fingerprint']} ({verified})"
     )
     console.print(f"{report['duplicates']} duplicates were left out")
+    console.print(f"swapped premises {report['swap_ids']}, hard rows {report['hard_ids']}")
     domains = Table("domain", "field of law", "rows", "only it", "laws", "core")
     for size in report["domains"]:
         name = size["domain"]

@@ -45,6 +45,7 @@ def main(argv: list[str]) -> int:
     from lightning_nli.cli.report import explain_scores, print_scores
     from lightning_nli.training.callbacks import Stopped
     from lightning_nli.training.run import describe_run, train
+    from lightning_nli.training.signals import deafen
     from lightning_nli.training.strategy import is_first_process
 
     silence_libraries()
@@ -55,6 +56,8 @@ def main(argv: list[str]) -> int:
     try:
         result = train(config, quiet=quiet)
     except Stopped as stopped:
+        if config.engine.devices * config.engine.num_nodes > 1:
+            deafen()
         if is_first_process():
             sys.stderr.write(f"lnli: stopped ({stopped}); saved in {folder}: run the same command with --resume auto\n")
         return EXIT_SAVED

@@ -11,12 +11,17 @@ _FIGURES = (
     ("premise discrimination", ("premise", "discrimination"), 100),
     ("  with a random swap", ("premise", "random_swap"), 100),
     ("  rank (blind 0.5)", ("premise", "rank"), 1),
+    ("  with another law's premise", ("held_out_swaps", "other_law", "discrimination"), 100),
     ("premise gain", ("premise", "gain"), 100),
     ("accuracy", ("accuracy",), 100),
     ("macro-F1", ("macro_f1",), 100),
+    ("at the calibrated threshold", ("calibrated", "threshold"), 1),
+    ("  premise discrimination", ("calibrated", "premise", "discrimination"), 100),
+    ("  accuracy", ("calibrated", "accuracy"), 100),
     ("hypothesis-only accuracy", ("hypothesis_only", "accuracy"), 100),
     ("hard rows, balanced", ("hard", "balanced"), 100),
 )
+_WHERE_KNOWN = ("calibrated", "held_out_swaps")  # not of every run
 _FIGURES_OF_GROUPS = (  # of corpora whose rows stand in groups
     ("group accuracy", ("group_accuracy",), 100),
     ("  of new hypotheses", ("unseen", "hypothesis", "group_accuracy"), 100),
@@ -49,7 +54,8 @@ def print_scores(scores: dict[str, Any], *, title: str, console: Console | None 
         table.add_column(name, justify="right")
     has_groups = any(entry.get("group_accuracy") is not None for entry in scores.values())
     for heading, path, scale in (*_FIGURES, *(_FIGURES_OF_GROUPS if has_groups else ())):
-        table.add_row(heading, *(_cell(entry, path, scale) for entry in scores.values()))
+        if path[0] not in _WHERE_KNOWN or any(entry.get(path[0]) for entry in scores.values()):
+            table.add_row(heading, *(_cell(entry, path, scale) for entry in scores.values()))
     table.add_row("rows", *(str(entry["num_examples"]) for entry in scores.values()))
     console.print(table)
 

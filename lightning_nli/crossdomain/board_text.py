@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from lightning_nli.config_setfit import ENCODER_METHODS
 from lightning_nli.crossdomain.leaderboard import BoardRow, DomainFigure, Leaderboard
 from lightning_nli.crossdomain.selection import ID_VAL
 from lightning_nli.crossdomain.tally import OUT
@@ -22,6 +23,11 @@ SHARE = BOARD_COLUMNS["accuracy"]
 
 NO_SEEDS = "training variance not included"
 """The note of an estimate whose interval covers laws alone."""
+
+COUNTING = "A row of several domains counts once in each; pooled, it has weight 1 / number of the folds that test it."
+"""What a table of domains must say."""
+
+_BASELINES = ("majority", "hyponly-v1", "overlap-v1")
 
 ENCODER, ON_HYPOTHESES, NO_ENCODER = "encoder", "encoder on hypotheses only", "no encoder"
 KINDS = (ENCODER, ON_HYPOTHESES, NO_ENCODER)
@@ -133,7 +139,7 @@ def _enters(board: Leaderboard, line: str, name: str) -> bool:
 def _why_no_gain(row: BoardRow) -> str:
     if row.settings.get("segments") == "hypothesis":
         return "this model is the one on hypotheses only"
-    if row.settings.get("method") != "finetune":
+    if row.settings.get("method") not in ENCODER_METHODS:
         return "no encoder is trained"
     return "the board has no complete run of the same encoder and recipe on hypotheses only"
 
@@ -192,7 +198,7 @@ def duration(seconds: float) -> str:
 
 def kind(row: BoardRow) -> str:
     """One of `KINDS`."""
-    if row.settings.get("method") != "finetune":
+    if row.settings.get("method") not in ENCODER_METHODS:
         return NO_ENCODER
     return ON_HYPOTHESES if row.settings.get("segments") == "hypothesis" else ENCODER
 
@@ -212,6 +218,19 @@ def seeds_note(board: Leaderboard) -> str:
         f"Training variance not included (one seed): {', '.join(names)}. These intervals cover laws alone and are too "
         "narrow; no difference to these models is marked as significant."
     )
+
+
+def missing_baselines(board: Leaderboard) -> str:
+    """Which baselines a board lacks, and how it gets them; empty if none."""
+    methods = {row.settings.get("method") for row in board.rows}
+    lacking = [name for name in _BASELINES if name not in methods]
+    advice = f" (lnli cross-domain run ... --models {','.join(lacking)})" if lacking else ""
+    kinds = set(map(kind, board.rows))
+    if ENCODER in kinds and ON_HYPOTHESES not in kinds:
+        lacking.append("an encoder on hypotheses only")
+    if not lacking:
+        return ""
+    return f"Baselines not on this board: {', '.join(lacking)}{advice}. Without them accuracy says little."
 
 
 def missing_note(row: BoardRow) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 import polars as pl
 
+from lightning_nli.config_augment import augment_spec
 from lightning_nli.crossdomain.folds import Fold
 from lightning_nli.crossdomain.pool import Pool
 from lightning_nli.crossdomain.selection import choosing_ids
 from lightning_nli.crossdomain.suite import Cell
-from lightning_nli.swaps import parse_augment
 
 UNKNOWN = "unknown until a first cell is done"
 
@@ -117,7 +117,7 @@ def _num_entailed(pool: Pool, fold: Fold) -> int:
 
 
 def _training_rows(cell: Cell, fold: Fold, num_entailed: int) -> int:
-    """At most: an entailed row for which there is no swap adds none."""
-    swaps = parse_augment(cell.config.augment)
-    rows = len(fold.train) + (sum(swaps) * num_entailed if swaps else 0)
+    """About: an entailed row without a swap adds none, a cap takes some away, repeated rows come on top."""
+    swaps = augment_spec(cell.config.augment)
+    rows = len(fold.train) + (swaps.num_swaps * num_entailed if swaps else 0)
     return rows * cell.config.optim.epochs if cell.config.method == "finetune" else rows

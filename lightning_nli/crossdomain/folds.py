@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import polars as pl
 
@@ -65,6 +66,19 @@ class Fold:
     def test(self) -> tuple[str, ...]:
         """All tested ids, each once."""
         return tuple(dict.fromkeys(id_ for ids in self.tests.values() for id_ in ids))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Its sizes, and the ids that each rule took out."""
+        return {
+            "fold": self.name,
+            "held_out": list(self.held_out),
+            "train": len(self.train),
+            "id_val": len(self.id_val),
+            "test": len(self.test),
+            "chosen_by": list(self.choosers),
+            "removed": {reason.value: len(ids) for reason, ids in self.removed.items()},
+            "removed_ids": {reason.value: list(ids) for reason, ids in self.removed.items() if ids},
+        }
 
     def take(self, num_train: int) -> Fold:
         """The fold with its first `num_train` training rows.

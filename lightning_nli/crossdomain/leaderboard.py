@@ -12,9 +12,10 @@ import numpy as np
 import polars as pl
 
 from lightning_nli.config import BLIND_SETTINGS
+from lightning_nli.config_setfit import ENCODER_METHODS
 from lightning_nli.crossdomain.folds import Fold
 from lightning_nli.crossdomain.pool import DomainSize, Pool
-from lightning_nli.crossdomain.records import read_board_suite, read_records
+from lightning_nli.crossdomain.records import read_board_suite, read_boards
 from lightning_nli.crossdomain.selection import ORACLE
 from lightning_nli.crossdomain.tally import (
     FROM,
@@ -135,7 +136,9 @@ class Leaderboard:
         return self.suite.get("selection") == ORACLE
 
 
-def build_leaderboard(folder: Path, pool: Pool, folds: Mapping[str, Fold], seeds: Sequence[int]) -> Leaderboard:
+def build_leaderboard(
+    folder: Path, pool: Pool, folds: Mapping[str, Fold], seeds: Sequence[int], *, parts: Sequence[Path] = ()
+) -> Leaderboard:
     """Read a board's records and compute everything that is on it.
 
     Args:
@@ -143,14 +146,15 @@ def build_leaderboard(folder: Path, pool: Pool, folds: Mapping[str, Fold], seeds
         pool: Its rows.
         folds: All folds of the suite, by name.
         seeds: Of the suite.
+        parts: Further boards of the same suite, whose cells count too.
 
     Raises:
-        UserError: a record is damaged or of another suite.
+        UserError: a record is damaged, or of another suite.
     """
-    records = read_records(folder)
+    records = read_boards([folder, *parts])
     scope = _scope(pool, folds)
     names = dict.fromkeys(record["model"] for record in records if record["status"] == "finished")
-    tallies = [tally(folder, pool, name, [r for r in records if r["model"] == name], folds, seeds) for name in names]
+    tallies = [tally(pool, name, [r for r in records if r["model"] == name], folds, seeds) for name in names]
     maker = _Maker(pool, scope, tallies)
     rows = [maker.row(one) for one in tallies]
     stored = read_board_suite(folder)
@@ -325,7 +329,7 @@ class _Maker:
 
     def _is_drawn(self, model: str) -> bool:
         """Whether another seed would train another model."""
-        return next(one for one in self.tallies if one.model == model).settings.get("method") == "finetune"
+        return next(one for one in self.tallies if one.model == model).settings.get("method") in ENCODER_METHODS
 
     def _pair_spread(self, first: str, second: str) -> SeedSpread | None:
         """Two models' seeds vary apart: the variances of their means add up; None where one of them is not known."""

@@ -150,9 +150,9 @@ def _cells(board: Leaderboard, row: BoardRow, axes: Mapping[str, _Axis], notes: 
 
 
 def _notes(board: Leaderboard, notes: text.Footnotes) -> str:
-    seeds = text.seeds_note(board)
+    said = [text.COUNTING, text.missing_baselines(board), text.seeds_note(board)]
     items = "".join(f'<li id="n{place}">{escape(note)}</li>' for place, note in enumerate(notes.texts, 1))
-    return (f"<p>{escape(seeds)}</p>" if seeds else "") + (
+    return "".join(f"<p>{escape(one)}</p>" for one in said if one) + (
         f'<p>Why a cell is blank:</p><ol class="notes">{items}</ol>' if items else ""
     )
 

@@ -1,6 +1,6 @@
 """A board's folder: cells to run, leases on them, records of them. Everything appears by rename.
 
-BOARD/suite.json  cells/ID/{cell.json, lease.json, record.json, predictions/*.parquet}
+BOARD/suite.json  folds.json  cells/ID/{cell.json, lease.json, record.json, predictions/*.parquet}
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,12 @@ def open_board(folder: Path, key: Mapping[str, Any], suite: Mapping[str, Any]) -
     write_json(file, {"key": dict(key), "suite": dict(suite)})
 
 
+def write_folds(folder: Path, folds: Sequence[Mapping[str, Any]]) -> None:
+    """Keep beside a board's records what its folds hold and what each rule took out of them: `folds.json`."""
+    if not (folder / "folds.json").exists():
+        write_json(folder / "folds.json", list(folds))
+
+
 def read_board_suite(folder: Path) -> BoardSuite:
     """The suite of a board.
 
@@ -129,6 +135,55 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
             raise UserError(f"{file} is of {record.get('suite')}, the board of {key}; records of two suites never mix")
         records.append(record)
     return records
+
+
+def read_boards(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Records of boards that are parts of one, run on machines without a common disk; with `home`, the cell's folder.
+
+    A cell that several boards have is taken once: the first finished record, else the first failed one.
+
+    Raises:
+        UserError: the boards are not of one suite, version and data, or their suites have other folds, sizes or seeds;
+            or a model has two finished cells for one fold and seed: its settings changed, so they are of two models.
+    """
+    first = read_board_suite(folders[0])
+    records: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        other = read_board_suite(folder)
+        if other.key != first.key:
+            raise UserError(
+                f"{folder} is the board of {other.key}, {folders[0]} of {first.key}; records of two suites never mix"
+            )
+        if differing := _differing(first.suite, other.suite):
+            raise UserError(
+                f"the suites of {folders[0]} and {folder} have one version, but other {', '.join(differing)}; records "
+                "of two suites never mix"
+            )
+        for record in read_records(folder):
+            there = records.get(record["cell_id"])
+            if there is None or (there["status"], record["status"]) == ("failed", "finished"):
+                records[record["cell_id"]] = record | {"home": str(folder / "cells" / record["cell_id"])}
+    _refuse_two_recipes(records.values())
+    return list(records.values())
+
+
+def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Entries of two suites that differ; machines may keep the data elsewhere and run other models."""
+    names = sorted({*first, *second} - {"data", "models"})
+    return [name for name in names if first.get(name) != second.get(name)]
+
+
+def _refuse_two_recipes(records: Iterable[Mapping[str, Any]]) -> None:
+    seen: dict[tuple[Any, ...], str] = {}
+    for record in records:
+        if record["status"] == "finished":
+            cell = tuple(record[name] for name in ("model", "fold", "seed"))
+            if seen.setdefault(cell, record["cell_id"]) != record["cell_id"]:
+                raise UserError(
+                    f"model '{cell[0]}' has two finished cells for {cell[1]}, seed {cell[2]} ({seen[cell]} and "
+                    f"{record['cell_id']}): its settings changed. Give the new settings a name of their own, or delete "
+                    "the old cells"
+                )
 
 
 def is_done(folder: Path, cell_id: str, *, retry_failed: bool = False) -> bool:

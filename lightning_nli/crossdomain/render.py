@@ -137,6 +137,7 @@ def board_json(board: Leaderboard) -> dict[str, Any]:
         "suite": dict(board.key),
         "suite_entries": dict(board.suite),
         "warning": text.ORACLE_WARNING if board.is_oracle else None,
+        "missing_baselines": text.missing_baselines(board) or None,
         "core_domains": list(board.core),
         "columns": list(BOARD_COLUMNS),
         "models": [_json_row(board, row) for row in board.rows],
@@ -171,6 +172,9 @@ def _notes(board: Leaderboard, blanks: text.Footnotes) -> Iterator[str]:
     if board.is_oracle:
         yield text.ORACLE_WARNING
     yield f"Percent; premise gain and effects in points; 95% intervals by law. Means are over {_core(board)}."
+    yield text.COUNTING
+    if lacking := text.missing_baselines(board):
+        yield lacking
     if seeds := text.seeds_note(board):
         yield seeds
     for place, note in enumerate(blanks.texts, 1):

@@ -27,12 +27,13 @@ from lightning_nli.crossdomain.records import (
     open_board,
     publish,
     read_board_suite,
+    write_folds,
 )
 from lightning_nli.crossdomain.selection import choosing_ids
-from lightning_nli.crossdomain.suite import Cell, Suite, build_folds, check_suite, load_pool, plan_cells
+from lightning_nli.crossdomain.suite import Cell, Suite, build_folds, check_judge, check_suite, load_pool, plan_cells
 from lightning_nli.data.identity import fingerprint
 from lightning_nli.metrics import score
-from lightning_nli.swaps import augment_with_swaps, parse_augment
+from lightning_nli.training.augment import augmented
 from lightning_nli.training.corpora import VAL_NAME, RunData, segments_of
 from lightning_nli.training.result import Judge
 from lightning_nli.training.signals import REQUEST, Stopped
@@ -59,8 +60,14 @@ class Board:
 
     @cached_property
     def judge(self) -> Judge:
-        """Swaps and hard rows, the same for every cell."""
-        return Judge.of(self.pool.frame, self.pool.scheme)
+        """Swaps and hard rows, the same for every cell.
+
+        Raises:
+            UserError: they are not those that the suite names.
+        """
+        judge = Judge.of(self.pool.frame, self.pool.scheme)
+        check_judge(self.suite, judge)
+        return judge
 
     def cells(self, models: Sequence[str]) -> list[Cell]:
         return plan_cells(self.suite, self.pool, list(self.folds.values()), models)
@@ -110,8 +117,10 @@ def run_cells(
         poll_s: Seconds between looks at cells that another runner holds.
 
     Raises:
+        UserError: swapped premises or hard rows are not those that the suite names.
         Stopped: a signal or the time limit ended a cell early (where signals are listened to).
     """
+    write_folds(board.folder, [fold.as_dict() for fold in board.folds.values()])
     for cell in cells:
         add_cell(board.folder, cell)
     tell = on_cell or (lambda cell, status: None)
@@ -141,8 +150,10 @@ def run_cell(board: Board, cell: Cell) -> str:
     """Run one cell and publish its record, `finished` or `failed`; what a killed runner left of it is thrown away.
 
     Raises:
+        UserError: swapped premises or hard rows are not those that the suite names; it has no record.
         Stopped: a signal or the time limit ended it early; it has no record.
     """
+    judge = board.judge
     home = board.folder / "cells" / cell.cell_id
     scratch = home / f"run-{socket.gethostname()}-{os.getpid()}"
     for stale in [*home.glob("run-*"), *home.glob(".predictions")]:
@@ -162,7 +173,7 @@ def run_cell(board: Board, cell: Cell) -> str:
         "held_out": list(board.folds[cell.fold].held_out),
     }
     try:
-        result = _train(board, cell, scratch)
+        result = _train(board, cell, scratch, judge)
     except Stopped:
         raise
     except Exception as error:  # a failed cell is a record too; the others go on
@@ -183,11 +194,11 @@ def run_cell(board: Board, cell: Cell) -> str:
     return "finished"
 
 
-def _train(board: Board, cell: Cell, scratch: Path) -> dict[str, Any]:
+def _train(board: Board, cell: Cell, scratch: Path, judge: Judge) -> dict[str, Any]:
     from lightning_nli.training.run import train_on
 
     config = replace(cell.config, run_dir=str(scratch), resume="never")
-    result = train_on(config, fold_data(board, cell), scratch, quiet=True, judge=board.judge)
+    result = train_on(config, fold_data(board, cell), scratch, quiet=True, judge=judge)
     return {name: value for name, value in result.items() if name != "config"} | {"config": asdict(cell.config)}
 
 
@@ -199,11 +210,7 @@ def fold_data(board: Board, cell: Cell) -> RunData:
     choosing = choosing_ids(fold, board.suite.selection)
     scored = {VAL_NAME: rows_of(board.pool, choosing)} if choosing else {}
     tests = {name: rows_of(board.pool, ids) for name, ids in fold.tests.items()}
-    train = published
-    swaps = parse_augment(config.augment)
-    if swaps is not None:
-        held = [*scored.values(), *tests.values()]
-        train = pl.concat([train, augment_with_swaps(train, held, scheme, hard=swaps[0], random=swaps[1])])
+    train = augmented(config, published, [*scored.values(), *tests.values()], scheme)
     rows = pl.concat([train, *scored.values(), *tests.values()])
     return RunData(
         train=train,

@@ -11,9 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_nli.config import ExperimentConfig, deciding_settings, flat_settings, parse_config
+from lightning_nli.config_setfit import ENCODER_METHODS
 from lightning_nli.crossdomain.folds import (
     Fold,
     disjoint,
@@ -27,6 +28,9 @@ from lightning_nli.crossdomain.pool import Pool, build_pool
 from lightning_nli.crossdomain.selection import ID_VAL, LEAVE_ONE_OUT, SELECTIONS, select
 from lightning_nli.data.readers import read_source
 from lightning_nli.types import UserError
+
+if TYPE_CHECKING:
+    from lightning_nli.training.result import Judge
 
 SCHEMES = (
     "leave-one-domain-out",
@@ -72,6 +76,8 @@ class Suite:
         data: Sources of the pool.
         on_bad_row: As in `lnli fit`.
         fingerprint: Of the pool; null: unverified, any pool is taken.
+        swap_ids: Hash of the swapped premises that the pool is scored under; null: unverified.
+        hard_ids: Hash of the pool's hard rows; null: unverified.
         scheme: How folds are cut, one of `SCHEMES`.
         domains: Domains held out one at a time; `all`, `core`, or a list.
         groups: Name -> domains, for `leave-domain-group-out`.
@@ -93,6 +99,8 @@ class Suite:
     data: list[str]
     on_bad_row: str = "error"
     fingerprint: str | None = None
+    swap_ids: str | None = None
+    hard_ids: str | None = None
     scheme: str = "leave-one-domain-out"
     domains: str | list[str] = "all"
     groups: dict[str, list[str]] = field(default_factory=dict)
@@ -218,6 +226,30 @@ def load_pool(suite: Suite) -> Pool:
     return pool
 
 
+def check_judge(suite: Suite, judge: Judge) -> dict[str, str]:
+    """Hashes of the swapped premises and of the hard rows, which must be those that the suite names.
+
+    Raises:
+        UserError: they are others.
+    """
+    swaps = sorted(judge.swaps.select("example_id", "kind", "premise_id").iter_rows())
+    found = {"swap_ids": _digest(swaps, 8), "hard_ids": _digest(sorted(judge.hard_ids), 8)}
+    for name, value in found.items():
+        wanted = getattr(suite, name)
+        if wanted not in (None, value):
+            raise UserError(
+                f"suite {suite.name} version {suite.version} is for the {name} {wanted}, here they are {value}: other "
+                "versions of this package or of scikit-learn draw others, and figures under them cannot be compared. "
+                f"Install what the suite was made with, or copy it, rename it and set {name} to null"
+            )
+    return found
+
+
+def _digest(values: Any, size: int) -> str:
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=size).hexdigest()
+
+
 def build_folds(suite: Suite, pool: Pool) -> list[Fold]:
     """The suite's folds, references last, every training set cut to the same size.
 
@@ -277,7 +309,7 @@ def plan_cells(suite: Suite, pool: Pool, folds: Sequence[Fold], models: Sequence
     key = suite.key(pool)
     for model in models:
         first = model_config(suite, model, suite.seeds[0])
-        seeds = suite.seeds if first.method == "finetune" else suite.seeds[:1]
+        seeds = suite.seeds if first.method in ENCODER_METHODS else suite.seeds[:1]
         for seed in seeds:
             config = model_config(suite, model, seed)
             for fold in folds:
@@ -290,8 +322,7 @@ def cell_hash(key: Mapping[str, Any], config: ExperimentConfig, fold: Fold, sele
     """Twelve hex digits over suite, data, settings, rows and seed."""
     settings = deciding_settings(config)
     rows = {"train": fold.train, "id_val": fold.id_val, "tests": {name: ids for name, ids in fold.tests.items()}}
-    text = json.dumps([dict(key), settings, rows, selection], sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=6).hexdigest()
+    return _digest([dict(key), settings, rows, selection], 6)
 
 
 def _flag_value(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from lightning_nli.config_setfit import ENCODER_METHODS
 from lightning_nli.crossdomain.folds import Fold
 from lightning_nli.crossdomain.pool import Pool
 from lightning_nli.statistics import FloatArray, Statistic, mean_of
@@ -124,7 +125,6 @@ def confusion_columns(scheme: LabelScheme) -> list[str]:
 
 
 def tally(
-    folder: Path,
     pool: Pool,
     model: str,
     records: Sequence[Mapping[str, Any]],
@@ -134,16 +134,15 @@ def tally(
     """Read the predictions of one model's records.
 
     Args:
-        folder: Of the board.
-        pool: Its rows.
+        pool: Rows of the board.
         model: Name.
-        records: The model's, finished or failed.
+        records: The model's, finished or failed, with the folders of their cells.
         folds: Every fold of the suite, by name; those of the first one's kind are what the board is about.
         seeds: Of the suite; a model that trains no encoder has the first alone.
     """
     finished = {(r["fold"], r["seed"]): r for r in records if r["status"] == "finished"}
     failed = {(r["fold"], r["seed"]): r["error"] for r in records if r["status"] == "failed"}
-    is_trained = any(r["result"]["config"]["method"] == "finetune" for r in finished.values())
+    is_trained = any(r["result"]["config"]["method"] in ENCODER_METHODS for r in finished.values())
     wanted = tuple(seeds) if is_trained else tuple(seeds[:1])
     missing = tuple(
         f"{fold}, seed {seed}: {'failed: ' + failed[fold, seed] if (fold, seed) in failed else 'not run'}"
@@ -153,7 +152,7 @@ def tally(
     )
     frames = [
         _answers(
-            pl.read_parquet(folder / "cells" / record["cell_id"] / "predictions" / f"{name}.parquet"),
+            pl.read_parquet(Path(record["home"]) / "predictions" / f"{name}.parquet"),
             pool.scheme,
             *cell,
         )

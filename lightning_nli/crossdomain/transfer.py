@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lightning_nli.config_setfit import ENCODER_METHODS
+
 FROM = "from"
 """Regime of a fold that trains on one domain."""
 
@@ -53,7 +55,7 @@ def _domains(models: Iterable[Mapping[tuple[str, int], Mapping[str, Any]]]) -> t
 def _accuracy(
     cells: Mapping[tuple[str, int], Mapping[str, Any]], domains: Sequence[str], seeds: Sequence[int]
 ) -> dict[tuple[str, str], float | None]:
-    is_trained = any(record["result"]["config"]["method"] == "finetune" for record in cells.values())
+    is_trained = any(record["result"]["config"]["method"] in ENCODER_METHODS for record in cells.values())
     wanted = seeds if is_trained else seeds[:1]
     table: dict[tuple[str, str], float | None] = {}
     for source in domains:

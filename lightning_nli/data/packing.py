@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from lightning_nli.batch import PackedBatch
+from lightning_nli.data.bundles import Bundle, deal_bundles, fill_in_order, flatten, split_widest
 from lightning_nli.data.groups import RowGroups, grouped_order
 from lightning_nli.data.tokenization import TokenizedSplit
 from lightning_nli.types import IGNORE_INDEX
@@ -31,6 +32,9 @@ class PackPlan:
         accumulate: Micro-steps per optimizer step.
         seed: Of the shuffle.
         groups: Groups of which every optimizer step must hold rows, or None; needs `batch_size`.
+        bundles: Rows that share a pack, every row of the split in one of them; None: each row may go alone. An
+            optimizer step then holds at most `batch_size` rows x accumulation x ranks, and they are dealt out as evenly
+            as whole bundles allow.
     """
 
     batch_size: int | None
@@ -39,6 +43,7 @@ class PackPlan:
     accumulate: int = 1
     seed: int = 1
     groups: RowGroups | None = None
+    bundles: tuple[Bundle, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ def plan_packs(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
 
 def count_micro_steps(lengths: Lengths, plan: PackPlan, *, epochs: int) -> int:
     """Micro-steps per rank and epoch: one number for all epochs and ranks, a multiple of `accumulate`."""
+    if plan.batch_size is not None and plan.bundles is not None:
+        return max(len(_bundled_steps(plan, epoch)) for epoch in range(epochs)) * plan.accumulate
     if plan.batch_size is not None:
         groups = -(-len(lengths) // (plan.batch_size * plan.world_size))
     else:
@@ -95,6 +102,8 @@ def plan_steps(lengths: Lengths, plan: PackPlan, *, epoch: int, num_micro_steps:
     Ranks of a micro-step get near-equal tokens; what does not fill up is a ghost. No optimizer step is all ghosts, so
     none is taken on empty gradients.
     """
+    if plan.batch_size is not None and plan.bundles is not None:
+        return _plan_by_bundles(lengths, plan, epoch, num_micro_steps)
     if plan.batch_size is not None:
         return _plan_by_examples(lengths, plan, epoch, num_micro_steps)
     return _plan_by_tokens(lengths, plan, epoch, num_micro_steps)
@@ -127,39 +136,67 @@ def _deal(group: Sequence[int], lengths: Lengths, world_size: int) -> list[tuple
     return [tuple(hand) for hand in hands]
 
 
-def _token_packs(lengths: Lengths, plan: PackPlan, epoch: int) -> list[list[int]]:
+def _bundled_steps(plan: PackPlan, epoch: int) -> list[list[Bundle]]:
+    """Bundles of each optimizer step: a function of the global batch, whatever its ranks and micro-steps."""
+    assert plan.batch_size is not None and plan.bundles is not None
+    order = [plan.bundles[index] for index in shuffled(len(plan.bundles), seed=plan.seed, epoch=epoch)]
+    width = plan.batch_size * plan.world_size * plan.accumulate
+    return [[order[place] for place in step] for step in fill_in_order([len(one) for one in order], capacity=width)]
+
+
+def _plan_by_bundles(lengths: Lengths, plan: PackPlan, epoch: int, num_micro_steps: int) -> list[list[MicroStep]]:
+    slots = plan.accumulate * plan.world_size
+    planned = split_widest(_bundled_steps(plan, epoch), num_micro_steps // plan.accumulate)
+    return [
+        micro_step
+        for step in planned
+        for micro_step in _micro_steps([hand for hand in deal_bundles(step, lengths, slots) if hand], lengths, plan)
+    ]
+
+
+def _token_packs(lengths: Lengths, plan: PackPlan, epoch: int) -> list[list[Bundle]]:
     assert plan.max_tokens is not None
-    order = shuffled(len(lengths), seed=plan.seed, epoch=epoch)
-    packs: list[list[int]] = []
-    for start in range(0, len(order), _WINDOW_EXAMPLES):
-        window = order[start : start + _WINDOW_EXAMPLES]
-        planned = plan_packs([int(lengths[row]) for row in window], max_tokens=plan.max_tokens)
-        packs += [[window[position] for position in pack] for pack in planned]
+    if plan.bundles is None:
+        packs = _best_fit_packs(lengths, plan, epoch)
+    else:
+        bundles = [plan.bundles[index] for index in shuffled(len(plan.bundles), seed=plan.seed, epoch=epoch)]
+        tokens = [sum(int(lengths[row]) for row in bundle) for bundle in bundles]
+        packs = [[bundles[at] for at in pack] for pack in fill_in_order(tokens, capacity=plan.max_tokens)]
     return [packs[index] for index in shuffled(len(packs), seed=plan.seed, epoch=epoch)]
 
 
+def _best_fit_packs(lengths: Lengths, plan: PackPlan, epoch: int) -> list[list[Bundle]]:
+    assert plan.max_tokens is not None
+    order = shuffled(len(lengths), seed=plan.seed, epoch=epoch)
+    packs: list[list[Bundle]] = []
+    for start in range(0, len(order), _WINDOW_EXAMPLES):
+        window = order[start : start + _WINDOW_EXAMPLES]
+        planned = plan_packs([int(lengths[row]) for row in window], max_tokens=plan.max_tokens)
+        packs += [[(window[position],) for position in pack] for pack in planned]
+    return packs
+
+
 def _plan_by_tokens(lengths: Lengths, plan: PackPlan, epoch: int, num_micro_steps: int) -> list[list[MicroStep]]:
-    packs = _token_packs(lengths, plan, epoch)
     num_steps = num_micro_steps // plan.accumulate
-    while len(packs) < num_steps:  # this epoch packed tighter than the fullest one
-        widest = max(range(len(packs)), key=lambda index: (len(packs[index]), -index))
-        half = len(packs[widest]) // 2
-        assert half, "as many packs as examples, and still fewer than optimizer steps"
-        packs[widest : widest + 1] = [packs[widest][:half], packs[widest][half:]]
-    slots = plan.accumulate * plan.world_size
+    packs = split_widest(_token_packs(lengths, plan, epoch), num_steps)  # where others packed less tightly
     steps: list[list[MicroStep]] = []
     for index in range(num_steps):
         window = packs[index * len(packs) // num_steps : (index + 1) * len(packs) // num_steps]
-        assert len(window) <= slots
-        window = sorted(window, key=lambda pack: (-sum(int(lengths[row]) for row in pack), pack))
-        total = sum(map(len, window))
-        window += [[]] * (slots - len(window))
-        ordered = [tuple(sorted(pack, key=lambda row: (-lengths[row], row))) for pack in window]
-        steps += [
-            [MicroStep(rows, total) for rows in ordered[at : at + plan.world_size]]
-            for at in range(0, slots, plan.world_size)
-        ]
+        steps += _micro_steps([flatten(pack) for pack in window], lengths, plan)
     return steps
+
+
+def _micro_steps(window: Sequence[Sequence[int]], lengths: Lengths, plan: PackPlan) -> list[list[MicroStep]]:
+    """Micro-steps of one optimizer step: packs in the order of their tokens, so that ranks have near-equal ones."""
+    slots = plan.accumulate * plan.world_size
+    assert len(window) <= slots
+    total = sum(map(len, window))
+    ordered = sorted(window, key=lambda pack: (-sum(int(lengths[row]) for row in pack), list(pack)))
+    hands = [tuple(sorted(pack, key=lambda row: (-lengths[row], row))) for pack in ordered]
+    hands += [()] * (slots - len(hands))
+    return [
+        [MicroStep(rows, total) for rows in hands[at : at + plan.world_size]] for at in range(0, slots, plan.world_size)
+    ]
 
 
 def plan_evaluation(lengths: Lengths, *, max_tokens: int, world_size: int) -> list[list[MicroStep]]:

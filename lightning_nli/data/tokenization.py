@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +16,14 @@ import polars as pl
 
 from lightning_nli.data.segments import Joining, Template, Truncation, plan_cuts
 from lightning_nli.data.text import WordSegmenter, normalize_text
+from lightning_nli.data.token_cache import CACHE_FORMAT, digest, map_array, text_tokens, write_entry
 from lightning_nli.types import IGNORE_INDEX, LabelScheme, UserError
 
 log = logging.getLogger(__name__)
 
-_CACHE_FORMAT = 3
+ROWS_IN_MEMORY = 100_000
+"""Splits of at most so many rows are put together from cached texts; larger ones have a flat entry of their own."""
+
 _CHUNK_ROWS = 10_000
 
 
@@ -61,16 +62,31 @@ class EncoderSpec:
 
     def fingerprint(self) -> str:
         """Hash of the tokenizer, its special tokens, the template and every option that moves an id."""
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        vocabulary = [backend.to_str()] if backend is not None else _slow_vocabulary(self.tokenizer)
         options = {
-            "tokenizer": [type(self.tokenizer).__name__, *vocabulary, str(self.tokenizer.special_tokens_map)],
+            "tokenizer": _tokenizer_parts(self.tokenizer),
             "options": [list(self.segments), self.max_length, self.normalize, self.num_token_types],
             "layout": [self.joining, self.truncation, self.ratio],
             "segmenter": [self.segmenter, WordSegmenter(self.segmenter).version],
-            "format": _CACHE_FORMAT,
+            "format": CACHE_FORMAT,
         }
-        return _digest(json.dumps(options, sort_keys=True))
+        return digest(json.dumps(options, sort_keys=True))
+
+    def text_fingerprint(self) -> str:
+        """Hash of what decides the ids of a single text: not of segments, lengths and layout, which rows alone have."""
+        options = {
+            "tokenizer": _tokenizer_parts(self.tokenizer),
+            "normalize": self.normalize,
+            "segmenter": [self.segmenter, WordSegmenter(self.segmenter).version],
+            "format": CACHE_FORMAT,
+        }
+        return digest(json.dumps(options, sort_keys=True))
+
+
+def _tokenizer_parts(tokenizer: Any) -> list[str]:
+    """Class, vocabulary with merges and added tokens, and special tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    vocabulary = [backend.to_str()] if backend is not None else _slow_vocabulary(tokenizer)
+    return [type(tokenizer).__name__, *vocabulary, str(tokenizer.special_tokens_map)]
 
 
 def _slow_vocabulary(tokenizer: Any) -> list[str]:
@@ -95,7 +111,7 @@ def require_offsets(tokenizer: Any) -> None:
 
 @dataclass(frozen=True)
 class TokenizedSplit:
-    """The examples of one split as flat, memory-mapped arrays.
+    """The examples of one split as flat arrays, those of a large one memory-mapped.
 
     Attributes:
         token_ids: (sum of lengths,) int32.
@@ -129,15 +145,6 @@ class TokenizedSplit:
         return int((self.whole_lengths - self.lengths).sum())
 
 
-def _digest(*parts: str) -> str:
-    hasher = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        encoded = part.encode("utf-8", "surrogatepass")
-        hasher.update(len(encoded).to_bytes(8, "little"))
-        hasher.update(encoded)
-    return hasher.hexdigest()
-
-
 def class_indices(frame: pl.DataFrame, scheme: LabelScheme) -> npt.NDArray[np.int64]:
     """(rows,) int64 class index of each row's label, IGNORE_INDEX where it has none."""
     mapping = {label.value: index for index, label in enumerate(scheme.labels)}
@@ -153,33 +160,36 @@ def class_indices(frame: pl.DataFrame, scheme: LabelScheme) -> npt.NDArray[np.in
 def tokenize_split(
     frame: pl.DataFrame, spec: EncoderSpec, scheme: LabelScheme, *, cache: Path | None = None
 ) -> TokenizedSplit:
-    """Tokenize the rows of `frame`, or map the ids of an earlier, equal call from `cache` into memory.
+    """Ids of the rows of `frame`, the same with and without a cache.
 
-    The cache key covers the texts, the tokenizer and every option of `spec`; a finished entry appears by rename, so
-    any number of processes may ask for the same one at the same time.
+    A split of up to `ROWS_IN_MEMORY` rows is put together from single texts, which the cache keeps under everything
+    that decides their ids: a text is encoded once, whatever splits, folds and swapped rows it stands in, and a fold
+    stores nothing of its own. A larger split is kept flat, under its texts, the tokenizer and every option of `spec`,
+    so that all processes of a machine map the same pages. Any number of processes may ask at the same time.
 
     Raises:
         UserError: a segment column has missing texts.
     """
     _check_texts(frame, spec)
     labels = class_indices(frame, scheme)
-    if cache is None:
-        return _assemble(_encode_frame(frame, spec), labels)
-    texts = [_digest(*frame[name].to_list()) for name in spec.segments]
-    entry = cache / "tokens" / _digest(spec.fingerprint(), *texts)
+    if cache is None or frame.height <= ROWS_IN_MEMORY:
+        return _assemble(_encode_frame(frame, spec, cache), labels)
+    texts = [digest(*frame[name].to_list()) for name in spec.segments]
+    entry = cache / "tokens" / digest(spec.fingerprint(), *texts)
     if not (entry / "meta.json").exists():
-        _write_entry(_encode_frame(frame, spec), entry)
+        write_entry(_encode_frame(frame, spec), entry)
     return _assemble(_read_entry(entry), labels)
 
 
-def count_segment_tokens(frame: pl.DataFrame, spec: EncoderSpec) -> tuple[int, ...]:
+def count_segment_tokens(frame: pl.DataFrame, spec: EncoderSpec, *, cache: Path | None = None) -> tuple[int, ...]:
     """Tokens of each segment over all rows, at least 1: the ratio of `proportional` truncation is that of averages.
 
     Raises:
         UserError: a segment column has missing texts.
     """
     _check_texts(frame, spec)
-    totals = (sum(len(text) for text in _encode_texts(frame[name].to_list(), spec)) for name in spec.segments)
+    cache = cache if frame.height <= ROWS_IN_MEMORY else None
+    totals = (sum(len(text) for text in texts) for texts in _encode_columns(frame, spec, cache))
     return tuple(max(1, total) for total in totals)
 
 
@@ -193,42 +203,20 @@ def _assemble(arrays: dict[str, Any], labels: npt.NDArray[np.int64]) -> Tokenize
     return TokenizedSplit(labels=labels, **arrays)
 
 
-def _write_entry(arrays: dict[str, Any], entry: Path) -> None:
-    partial = entry.with_name(f".{entry.name}.{uuid.uuid4().hex[:8]}")
-    partial.mkdir(parents=True)  # not `mkdtemp`, whose 0700 would keep a group from sharing the cache
-    try:
-        for name, values in arrays.items():
-            if values is not None:
-                np.save(partial / f"{name}.npy", values)
-        meta = {"format": _CACHE_FORMAT, "arrays": [name for name, values in arrays.items() if values is not None]}
-        (partial / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-        partial.rename(entry)
-    except OSError:
-        if not (entry / "meta.json").exists():  # otherwise another process was first, with the same content
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
 def _read_entry(entry: Path) -> dict[str, Any]:
     types = entry / "token_types.npy"
     return {
-        "token_ids": _map_array(entry / "token_ids.npy"),
-        "token_types": _map_array(types) if types.exists() else None,
+        "token_ids": map_array(entry / "token_ids.npy"),
+        "token_types": map_array(types) if types.exists() else None,
         "offsets": np.load(entry / "offsets.npy"),
         "whole_lengths": np.load(entry / "whole_lengths.npy"),
     }
 
 
-def _map_array(path: Path) -> npt.NDArray[Any]:
-    mapped: npt.NDArray[Any] = np.load(path, mmap_mode="r")
-    return mapped
-
-
-def _encode_frame(frame: pl.DataFrame, spec: EncoderSpec) -> dict[str, Any]:
+def _encode_frame(frame: pl.DataFrame, spec: EncoderSpec, cache: Path | None = None) -> dict[str, Any]:
     template, truncation = spec.template, Truncation(spec.truncation)
     room = spec.max_length - template.num_special_tokens
-    parts = [_encode_texts(frame[name].to_list(), spec) for name in spec.segments]
+    parts = _encode_columns(frame, spec, cache)
     premise = spec.segments.index("premise") if "premise" in spec.segments else 0
     whole_lengths = np.full(frame.height, template.num_special_tokens, np.int64)
     ids: list[npt.NDArray[np.int32]] = []
@@ -252,18 +240,26 @@ def _encode_frame(frame: pl.DataFrame, spec: EncoderSpec) -> dict[str, Any]:
     }
 
 
-def _encode_texts(texts: Sequence[str], spec: EncoderSpec) -> list[npt.NDArray[np.int32]]:
-    """Ids of every text without special tokens; a repeated text (a premise with many hypotheses) is encoded once."""
-    segmenter = WordSegmenter(spec.segmenter)
+def _encode_columns(frame: pl.DataFrame, spec: EncoderSpec, cache: Path | None) -> list[list[npt.NDArray[np.int32]]]:
+    """Ids of every segment's texts, row by row, without special tokens; a repeated text is encoded once."""
     place: dict[str, int] = {}
-    positions = [place.setdefault(text, len(place)) for text in texts]
-    unique = list(place)
+    columns = [[place.setdefault(text, len(place)) for text in frame[name].to_list()] for name in spec.segments]
+    texts = list(place)
+    if cache is None:
+        encoded = _encode_texts(texts, spec)
+    else:
+        encoded = text_tokens(texts, cache / "texts" / spec.text_fingerprint(), lambda new: _encode_texts(new, spec))
+    return [[encoded[at] for at in column] for column in columns]
+
+
+def _encode_texts(texts: Sequence[str], spec: EncoderSpec) -> list[npt.NDArray[np.int32]]:
+    segmenter = WordSegmenter(spec.segmenter)
     encoded: list[npt.NDArray[np.int32]] = []
-    for start in range(0, len(unique), _CHUNK_ROWS):
-        chunk = [prepare_text(text, spec, segmenter) for text in unique[start : start + _CHUNK_ROWS]]
+    for start in range(0, len(texts), _CHUNK_ROWS):
+        chunk = [prepare_text(text, spec, segmenter) for text in texts[start : start + _CHUNK_ROWS]]
         batch = spec.tokenizer(chunk, add_special_tokens=False, verbose=False)["input_ids"]
         encoded.extend(np.asarray(ids, np.int32) for ids in batch)
-    return [encoded[position] for position in positions]
+    return encoded
 
 
 def log_truncation(tokens: dict[str, TokenizedSplit], max_length: int) -> None:

@@ -122,13 +122,18 @@ def packed_attention(
         from flash_attn import flash_attn_varlen_func
 
         options = {"dropout_p": dropout, "softmax_scale": scaling, "window_size": sides}
-        out = flash_attn_varlen_func(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, **options)
-        return out  # type: ignore[no-any-return]
+        return _first(flash_attn_varlen_func(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, **options))
     from torch.nn.attention.varlen import varlen_attn
 
     # This kernel has no dropout; `load_encoder` has said so.
-    out = varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=sides)
-    return out if isinstance(out, Tensor) else out[0]
+    return _first(
+        varlen_attn(q_TNH, k_TNH, v_TNH, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=sides)
+    )
+
+
+def _first(found: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """The attention itself, where a version of a kernel returns more than that."""
+    return found if isinstance(found, Tensor) else found[0]
 
 
 def _visible(cu_seqlens: Tensor, window: int | None) -> Tensor:

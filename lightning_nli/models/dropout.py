@@ -58,6 +58,16 @@ class FastDropout(nn.Module):
         return f"p={self.p}"
 
 
+def set_dropout(model: nn.Module, p: float) -> None:
+    """Let every layer of a model drop a share of `p`, attention weights included."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout | FastDropout):
+            module.p = p
+        for name in ("dropout", "attention_dropout"):  # attention that drops by itself
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, p)
+
+
 def speed_up_dropout(model: nn.Module) -> None:
     """Put `FastDropout` in the place of every `nn.Dropout` of a model."""
     for parent in list(model.modules()):

@@ -43,7 +43,8 @@ class FastLinear(nn.Linear):
     """`nn.Linear`, faster to train in bf16 on a CPU; elsewhere the same."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype is not torch.bfloat16 or x.device.type != "cpu" or not torch.is_grad_enabled():
+        is_half = x.dtype is torch.bfloat16 and self.weight.dtype is torch.bfloat16  # autocast's weights are fp32
+        if not is_half or x.device.type != "cpu" or not torch.is_grad_enabled():
             return F.linear(x, self.weight, self.bias)
         rows_TD = x.reshape(-1, x.shape[-1])
         return _linear(rows_TD, self.weight, self.bias).view(*x.shape[:-1], self.out_features)

@@ -45,7 +45,14 @@ class RowTable:
 
 
 class Objective:
-    """Cross-entropy, the mean over the scored segments of the optimizer step."""
+    """Cross-entropy, the mean over the scored segments of the optimizer step.
+
+    Args:
+        weights_N: Weight of each training row's cross-entropy, (N,), with the mean 1; None: all weigh the same.
+    """
+
+    def __init__(self, weights_N: Table | None = None) -> None:
+        self.row_weights = None if weights_N is None else RowTable(weights_N)
 
     def share(self, logits_SC: Tensor, batch: PackedBatch, sum_over_ranks: SumOverRanks) -> Tensor:
         """This rank's and micro-step's share of the loss, a scalar.
@@ -55,7 +62,10 @@ class Objective:
             batch: What it answered.
             sum_over_ranks: Adds up a tensor over all ranks; every rank calls it equally often.
         """
-        loss_sum = F.cross_entropy(logits_SC, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        if self.row_weights is not None:
+            loss_sum = (_losses(logits_SC, batch) * self.row_weights.rows(batch)).sum()
+        else:
+            loss_sum = F.cross_entropy(logits_SC, batch.labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return loss_sum / batch.step_num_segments
 
     def state(self) -> dict[str, Any]:
@@ -78,9 +88,11 @@ class ProductOfExperts(Objective):
 
     Args:
         expert_NC: log b, (N, C).
+        weights_N: As `Objective`.
     """
 
-    def __init__(self, expert_NC: Table) -> None:
+    def __init__(self, expert_NC: Table, weights_N: Table | None = None) -> None:
+        super().__init__(weights_N)
         self.expert = RowTable(expert_NC)
 
     def share(self, logits_SC: Tensor, batch: PackedBatch, sum_over_ranks: SumOverRanks) -> Tensor:
@@ -101,11 +113,58 @@ class Reweight(Objective):
 
     def __init__(self, expert_NC: Table, labels_N: npt.NDArray[np.int64]) -> None:
         weights_N = 1 - np.exp(expert_NC[np.arange(len(labels_N)), labels_N].astype(np.float64))
-        self.weights = RowTable(weights_N / weights_N.mean())
+        super().__init__(weights_N / weights_N.mean())
+
+
+class Ranking(Objective):
+    """Cross-entropy, and a loss for each row and its swap: the own premise must have the higher entailment score.
+
+    The score is the log-odds of entailment, s = log p / (1 - p). A pair costs log(1 + exp(-(s_own - s_swapped))):
+    Burges et al. (2005), "Learning to Rank using Gradient Descent" (RankNet), its cost for the target probability 1.
+    With a margin it costs max(0, margin - (s_own - s_swapped)): the slack of Joachims (2002), "Optimizing Search
+    Engines using Clickthrough Data" (Ranking SVM, where the margin is 1).
+
+    To the mean of the rows' cross-entropies comes `strength` times the mean of the pairs' losses, both means being over
+    the training rows: a pair's loss is divided by the step's segments and multiplied by rows / pairs of the training
+    set, so that a pair weighs the same in every step. The rows of a pair must be in one pack (`data.bundles`).
+
+    Args:
+        sources_N: For a row with a swapped premise the row that it was made from, else -1, (N,).
+        entailed: Class index of entailment.
+        strength: Weight of the pairs.
+        margin: None for the logistic loss.
+        weights_N: As `Objective`; pairs have no weights.
+    """
+
+    def __init__(
+        self,
+        sources_N: npt.NDArray[np.int64],
+        entailed: int,
+        strength: float,
+        *,
+        margin: float | None = None,
+        weights_N: Table | None = None,
+    ) -> None:
+        super().__init__(weights_N)
+        self.sources = torch.from_numpy(sources_N)
+        self.entailed, self.margin = entailed, margin
+        self.pair_weight = strength * len(sources_N) / int((sources_N >= 0).sum())
 
     def share(self, logits_SC: Tensor, batch: PackedBatch, sum_over_ranks: SumOverRanks) -> Tensor:
-        losses_S = _losses(logits_SC, batch)
-        return (losses_S * self.weights.rows(batch)).sum() / batch.step_num_segments
+        self.sources = self.sources.to(batch.example_ids.device)
+        source_S = self.sources[batch.example_ids.clamp(min=0)]
+        is_swap_S = (source_S >= 0) & (batch.labels != IGNORE_INDEX)
+        own_S = (source_S[:, None] == batch.example_ids[None, :]).float().argmax(1)  # 0 where there is none
+        score_S = self._entailment_scores(logits_SC)
+        above_S = score_S[own_S] - score_S
+        losses_S = F.softplus(-above_S) if self.margin is None else F.relu(self.margin - above_S)
+        pairs = (losses_S * is_swap_S).sum() * self.pair_weight / batch.step_num_segments
+        return super().share(logits_SC, batch, sum_over_ranks) + pairs
+
+    def _entailment_scores(self, logits_SC: Tensor) -> Tensor:
+        """(S,) log-odds of entailment."""
+        others_SC = torch.cat([logits_SC[:, : self.entailed], logits_SC[:, self.entailed + 1 :]], 1)
+        return logits_SC[:, self.entailed] - others_SC.logsumexp(1)
 
 
 class GroupObjective(Objective, ABC):
@@ -120,6 +179,7 @@ class GroupObjective(Objective, ABC):
     """
 
     def __init__(self, weights_NG: Table) -> None:
+        super().__init__()
         self.weights = RowTable(weights_NG)
         self.num_groups = weights_NG.shape[1]
 

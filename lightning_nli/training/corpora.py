@@ -11,7 +11,7 @@ from lightning_nli.config import ExperimentConfig
 from lightning_nli.data.readers import fingerprint, read_source
 from lightning_nli.data.schema import BadRow, Corpus
 from lightning_nli.data.splits import draw_split, find_duplicates, find_leaks, take_subset
-from lightning_nli.swaps import augment_with_swaps, parse_augment
+from lightning_nli.training.augment import augmented
 from lightning_nli.types import LabelScheme, Split, UserError
 
 log = logging.getLogger(__name__)
@@ -107,12 +107,7 @@ def load_run_data(config: ExperimentConfig) -> RunData:
         published_train = take_subset(published_train, config.subset, unit, config.split_seed)
         scored = {name: take_subset(rows, config.subset, unit, config.split_seed) for name, rows in scored.items()}
     _report_leaks(published_train, scored)
-    train = published_train
-    swaps = parse_augment(config.augment)
-    if swaps is not None:
-        added = augment_with_swaps(train, list(scored.values()), scheme, hard=swaps[0], random=swaps[1])
-        log.info("added %d training rows with swapped premises (%s)", added.height, config.augment)
-        train = pl.concat([train, added])
+    train = augmented(config, published_train, list(scored.values()), scheme)
     rows = pl.concat([train, *scored.values()])
     duplicates = {
         name: find_duplicates(part).rows.height for name, part in {"train": published_train, **scored}.items()

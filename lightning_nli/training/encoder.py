@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lightning_nli.config import ExperimentConfig
+from lightning_nli.config import ExperimentConfig, cache_root
 from lightning_nli.config_text import parse_ratio, resolve_truncation
 from lightning_nli.data.segments import Joining, Truncation, add_markers
 from lightning_nli.data.text import WordSegmenter
 from lightning_nli.data.tokenization import count_segment_tokens
+from lightning_nli.models.dropout import set_dropout
 from lightning_nli.models.encoder import LoadedEncoder, check_length, load_encoder, longest_input
 from lightning_nli.models.offline import CBOW, is_built_here, resolve_model
 from lightning_nli.models.vocabulary import grow_vocabulary, trim_to_texts, vocabulary_size
@@ -50,6 +51,8 @@ def load_run_encoder(config: ExperimentConfig, data: RunData) -> tuple[LoadedEnc
         device=torch.device("cuda" if accelerator == "gpu" else "cpu"),
         seed=config.seed,
     )
+    if config.optim.dropout is not None:
+        set_dropout(loaded.model, config.optim.dropout)
     chunk_length = _chunk_length(config, loaded)
     if config.engine.activation_checkpointing and not loaded.model.supports_gradient_checkpointing:
         raise UserError(f"--activation-checkpointing: {type(loaded.model).__name__} cannot recompute its layers")
@@ -90,7 +93,7 @@ def _ratio(config: ExperimentConfig, data: RunData, loaded: LoadedEncoder, meta:
         return None
     if config.text.truncation_ratio != "auto":
         return parse_ratio(config.text.truncation_ratio)
-    return count_segment_tokens(data.published_train, encoder_spec(config, loaded, meta))
+    return count_segment_tokens(data.published_train, encoder_spec(config, loaded, meta), cache=cache_root())
 
 
 def _chunk_length(config: ExperimentConfig, loaded: LoadedEncoder) -> int | None:

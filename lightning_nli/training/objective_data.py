@@ -1,4 +1,4 @@
-"""What an objective must know of the training rows: their groups, and what an expert blind to the premise answers."""
+"""What an objective must know of the training rows: groups, swaps, weights, answers of an expert blind to laws."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import polars as pl
 
 from lightning_nli.baselines import cross_fitted
 from lightning_nli.config import ExperimentConfig
+from lightning_nli.config_augment import augment_spec
 from lightning_nli.config_objective import parse_objective
+from lightning_nli.data.bundles import Bundle
 from lightning_nli.data.groups import MIN_GROUP_ROWS, RowGroups
 from lightning_nli.metrics import label_indices
-from lightning_nli.models.objectives import GroupDRO, Objective, ProductOfExperts, Reweight, VREx
+from lightning_nli.models.objectives import GroupDRO, Objective, ProductOfExperts, Ranking, Reweight, VREx
 from lightning_nli.training.corpora import RunData
 from lightning_nli.types import DOMAINS, LabelScheme, UserError
 
@@ -28,7 +30,7 @@ SMALL_DOMAINS = "other domains"
 """Group of the domains with fewer rows, of `other`, and of rows without a domain."""
 
 _LOWEST_PROBABILITY = 1e-6  # of an expert: its logarithm must be finite
-_SWAP_SUFFIX = re.compile(r"~swap\d+$")  # of rows added by `swaps.augment_with_swaps`
+_ADDED = re.compile(r"~(?P<kind>swap|copy)\d+$")  # end of the ids of `swaps.rows_to_add`
 
 LogProbabilities = npt.NDArray[np.float64]
 
@@ -37,8 +39,8 @@ def build_objective(config: ExperimentConfig, data: RunData) -> tuple[Objective,
     """The run's training loss, with tables over `data.train`, and the groups that every optimizer step must hold.
 
     Raises:
-        UserError: there are not two groups, the global batch cannot hold 4 rows of each, or one law alone cannot be
-            cross-fitted.
+        UserError: there are not two groups, the global batch cannot hold 4 rows of each, one law alone cannot be
+            cross-fitted, or no row has a swap to be ranked below it.
     """
     spec = parse_objective(config.objective)
     if spec.groups is not None:
@@ -49,11 +51,55 @@ def build_objective(config: ExperimentConfig, data: RunData) -> tuple[Objective,
             return Objective(), groups
         kind = GroupDRO if spec.kind == "group_dro" else VREx
         return kind(groups.weights, spec.strength), groups
+    weights = label_weights(config, data)
+    if spec.has_pairs:
+        sources = swap_sources(data)
+        if not (sources >= 0).any():
+            raise UserError(
+                f"--objective {config.objective} with --augment {config.augment}: of {data.published_train.height} "
+                "training rows none has a swap (an entailed row needs another premise of its law); take another corpus"
+            )
+        assert spec.strength is not None
+        entailed = data.scheme.index(data.scheme.entailed)
+        return Ranking(sources, entailed, spec.strength, margin=spec.margin, weights_N=weights), None
     if spec.kind == "product_of_experts":
-        return ProductOfExperts(expert_log_probabilities(data)), None
+        return ProductOfExperts(expert_log_probabilities(data), weights), None
     if spec.kind == "reweight":
         return Reweight(expert_log_probabilities(data), label_indices(data.train, "label", data.scheme)), None
-    return Objective(), None
+    return Objective(weights), None
+
+
+def row_bundles(config: ExperimentConfig, data: RunData) -> tuple[Bundle, ...] | None:
+    """Rows that the objective needs in one pack: each row with the swaps made from it; None where it needs none."""
+    if not parse_objective(config.objective).has_pairs:
+        return None
+    bundles: dict[int, list[int]] = {}
+    for row, source in enumerate(swap_sources(data).tolist()):
+        bundles.setdefault(row if source < 0 else source, []).append(row)
+    return tuple(tuple(rows) for rows in bundles.values())
+
+
+def swap_sources(data: RunData) -> npt.NDArray[np.int64]:
+    """(N,): for a row with a swapped premise the row that it was made from; -1 for all others."""
+    places = _published_places(data)
+    sources = [-1 if kind != "swap" else places[source] for source, kind in _origins(data, places)]
+    return np.array(sources, dtype=np.int64)
+
+
+def label_weights(config: ExperimentConfig, data: RunData) -> npt.NDArray[np.float64] | None:
+    """(N,), mean 1, under `balance=weight`: each label has in sum the share that it has without added rows."""
+    spec = augment_spec(config.augment)
+    if spec is None or spec.balance != "weight":
+        return None
+    published, labels = (label_indices(rows, "label", data.scheme) for rows in (data.published_train, data.train))
+    wanted, there = (np.bincount(one, minlength=len(data.scheme.labels)) / len(one) for one in (published, labels))
+    if (there[wanted == 0] > 0).any():
+        raise UserError(
+            f"--augment {config.augment}: no training row is '{data.scheme.unsupported.value}', the label of swapped "
+            "rows, so there is no share to keep; leave balance out"
+        )
+    weights: npt.NDArray[np.float64] = (wanted / np.maximum(there, 1e-12))[labels]
+    return weights
 
 
 def domain_groups(train: pl.DataFrame) -> RowGroups:
@@ -98,11 +144,24 @@ def expert_log_probabilities(data: RunData) -> LogProbabilities:
     """
     published = data.published_train
     answers = _cross_fitted(published, data.scheme)
-    place = {example_id: row for row, example_id in enumerate(published["example_id"])}
-    ids = (name if name in place else _SWAP_SUFFIX.sub("", name) for name in data.train["example_id"])
-    rows = [place[name] for name in ids]
+    places = _published_places(data)
+    rows = [places[source] for source, _ in _origins(data, places)]
     logarithms: LogProbabilities = np.log(np.maximum(answers[rows], _LOWEST_PROBABILITY))
     return logarithms
+
+
+def _published_places(data: RunData) -> dict[str, int]:
+    return {example_id: row for row, example_id in enumerate(data.published_train["example_id"])}
+
+
+def _origins(data: RunData, places: dict[str, int]) -> list[tuple[str, str | None]]:
+    """For each training row the id of the published row behind it, and `swap` or `copy` where it was added."""
+    assert data.train["example_id"].head(len(places)).equals(data.published_train["example_id"])
+    found: list[tuple[str, str | None]] = []
+    for name in data.train["example_id"]:
+        added = None if name in places else _ADDED.search(name)
+        found.append((name, None) if added is None else (name[: added.start()], added["kind"]))
+    return found
 
 
 def _cross_fitted(train: pl.DataFrame, scheme: LabelScheme) -> npt.NDArray[np.float64]:

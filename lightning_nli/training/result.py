@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from lightning_nli.config import cache_root
 from lightning_nli.data.readers import fingerprint
 from lightning_nli.data.text import comparison_expr
 from lightning_nli.metrics import Scores, score
-from lightning_nli.swaps import evaluation_swaps, premise_scores, swap_unit
+from lightning_nli.swaps import evaluation_swaps, other_law_swaps, premise_scores, swap_scores, swap_unit
 from lightning_nli.types import LabelScheme, UserError
 
 log = logging.getLogger(__name__)
@@ -57,10 +57,12 @@ class Judge:
     Attributes:
         swaps: `SWAP_SCHEMA` over the pool.
         hard_ids: Ids of the pool's hard rows.
+        has_other_law: Whether the kind `other_law` is among the swaps; it is asked for, not part of every score.
     """
 
     swaps: pl.DataFrame
     hard_ids: frozenset[str]
+    has_other_law: bool = False
 
     @classmethod
     def of(cls, frame: pl.DataFrame, scheme: LabelScheme) -> Judge:
@@ -70,7 +72,18 @@ class Judge:
     def part(self, frame: pl.DataFrame) -> Judge:
         """What concerns the rows of `frame`."""
         ids = frame["example_id"]
-        return Judge(self.swaps.filter(pl.col("example_id").is_in(ids.implode())), self.hard_ids & set(ids))
+        swaps = self.swaps.filter(pl.col("example_id").is_in(ids.implode()))
+        return replace(self, swaps=swaps, hard_ids=self.hard_ids & set(ids))
+
+    def with_other_law(self, frame: pl.DataFrame, scheme: LabelScheme) -> Judge:
+        """The same judge, with the premises of other laws that cover most words of a hypothesis beside.
+
+        Raises:
+            UserError: no row of the pool has a law.
+        """
+        if swap_unit(frame) != "law":
+            raise UserError("--swaps other-law: no row of the scored set has a law_id; leave it out")
+        return replace(self, swaps=pl.concat([self.swaps, other_law_swaps(frame, frame, scheme)]), has_other_law=True)
 
 
 def cached_swaps(frame: pl.DataFrame, scheme: LabelScheme) -> pl.DataFrame:
@@ -111,7 +124,8 @@ def score_split(
     predictions = predictor.predictions(frame)
     judge = judge.part(frame) if judge else Judge.of(frame, scheme)
     swaps = judge.swaps
-    swapped = {kind: swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in ("hard", "random")}
+    kinds = ("hard", "random", "other_law") if judge.has_other_law else ("hard", "random")
+    swapped = {kind: swapped_rows(frame, swaps.filter(pl.col("kind") == kind)) for kind in kinds}
     answers = {
         # Blind to the premise, its answer is the same by definition: rounding in another pack must not say otherwise.
         kind: predictor.predictions(rows) if predictor.reads_premise else predictions.join(rows, "example_id", "semi")
@@ -119,6 +133,8 @@ def score_split(
     }
     scores = score(predictions, scheme).as_dict()
     scores["premise"] = premise_scores(predictions, answers["hard"], answers["random"], scheme, unit=swap_unit(frame))
+    if judge.has_other_law:
+        scores["held_out_swaps"] = {"other_law": swap_scores(predictions, answers["other_law"], scheme)}
     baseline = hypothesis_only(train, frame, scheme)
     scores["hard"] = hard_scores(predictions, sorted(judge.hard_ids), baseline, scheme)
     scores["hypothesis_only"] = _figures(score(baseline, scheme), ("accuracy", "macro_f1"))

@@ -18,7 +18,7 @@ import torch
 from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ignore[attr-defined]
 
-from lightning_nli.config import ExperimentConfig, cache_root, config_hash, hypothesis_only_twin, run_folder
+from lightning_nli.config import ExperimentConfig, cache_root, config_hash, run_folder
 from lightning_nli.config_setfit import SETFIT
 from lightning_nli.data.datamodule import NLIDataModule
 from lightning_nli.data.packing import PackPlan, count_micro_steps
@@ -33,24 +33,16 @@ from lightning_nli.training.corpora import VAL_NAME, RunData, load_run_data
 from lightning_nli.training.encoder import load_run_encoder, trim_run_encoder
 from lightning_nli.training.epoch_scores import RunWatch, sets_to_score, swapped_tokens, watch_epochs
 from lightning_nli.training.manifest import RunIdentity
-from lightning_nli.training.objective_data import build_objective
+from lightning_nli.training.objective_data import build_objective, row_bundles
 from lightning_nli.training.processes import FirstErrorFirst, tie_to_parent
-from lightning_nli.training.result import (
-    RESULT_SCHEMA,
-    Judge,
-    Predictor,
-    SplitScores,
-    premise_gain,
-    score_split,
-    write_result,
-)
+from lightning_nli.training.result import RESULT_SCHEMA, Judge, Predictor, SplitScores, write_result
 from lightning_nli.training.resume import find_checkpoint, run_identity
 from lightning_nli.training.run_folder import check_run_folder, claim_run_folder, processor_name
+from lightning_nli.training.scored_sets import add_calibrated, score_sets, threshold_of
 from lightning_nli.training.setfit import fit_setfit, plan_setfit
 from lightning_nli.training.signals import listening, parse_max_time, time_limit_s
 from lightning_nli.training.strategy import Engine, check_engine, is_first_process, set_cpu_threads
 from lightning_nli.training.trained import (
-    OpenedRun,
     RunMeta,
     describe_truncation,
     encoder_spec,
@@ -228,6 +220,7 @@ def build_run(
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.engine.compile:
         loaded.encoder.compile()
+    loaded.encoder.train()  # pretrained models come without dropout, and Lightning leaves them so
     module = NLIModule(
         loaded.encoder,
         data.scheme,
@@ -245,6 +238,7 @@ def build_run(
             max_tokens=config.packing.max_tokens,
             seed=config.seed,
             groups=groups,
+            bundles=row_bundles(config, data),
         ),
         epochs=config.optim.epochs,
         val=tokens.get(VAL_NAME),
@@ -321,6 +315,7 @@ def _training_cost(built: BuiltRun) -> dict[str, Any]:
         "tokens": throughput.tokens,
         "padding_saved_fraction": round(1 - throughput.tokens / max(1, throughput.padded_tokens), 4),
         "device": torch.cuda.get_device_name(0) if on_gpu else processor_name(),
+        "attention": str(getattr(built.loaded.encoder, "backend", "padded")),
     }
 
 
@@ -333,23 +328,18 @@ def _score_all(
     selection: dict[str, Any] | None,
     judge: Judge | None,
 ) -> dict[str, Any]:
-    scores: dict[str, Any] = {}
-    twin = run_folder(hypothesis_only_twin(config))
-    for name, frame in data.scored.items():
-        log.info("scoring %s: %d rows, and its entailed rows under swapped premises", name, frame.height)
-        scored = score_split(predictor, frame, data.scheme, data.published_train, judge)
-        scored.scores["premise"]["gain"] = premise_gain(scored, twin, name)
-        scored.scores["premise"]["trained_on_swaps"] = config.augment != "none"
-        scores[name] = scored.scores
-        if is_first_process():
-            save_predictions(folder, name, scored)
+    scored = score_sets(predictor, data, config, None if judge is None else dict.fromkeys(data.scored, judge))
+    add_calibrated(scored, data.scheme, threshold_of(scored, data.scheme))
+    if is_first_process():
+        for name, one in scored.items():
+            save_predictions(folder, name, one)
     return {
         "schema": RESULT_SCHEMA,
         "status": "finished",
         "label_names": data.scheme.names,
         "seeds": {"seed": config.seed, "split_seed": config.split_seed},
         "selection": selection,
-        "scores": scores,
+        "scores": {name: one.scores for name, one in scored.items()},
         "data": {
             "source": data.sources,
             "fingerprint": data.fingerprint,
@@ -373,20 +363,9 @@ def save_predictions(folder: Path, name: str, scored: SplitScores) -> None:
 def _finish(folder: Path, result: dict[str, Any], cost: dict[str, Any]) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     empty = {"training_s": None, "train_examples_per_s": None, "tokens": None, "device": processor_name()}
+    empty["attention"] = None
     peak_gib = peak / (_KIB_PER_GIB if sys.platform == "linux" else _KIB_PER_GIB * 1024)
     result["cost"] = empty | cost | {"peak_rss_gib": round(peak_gib, 2)}
     if is_first_process():
         write_result(folder, result)
     return result
-
-
-def retest(opened: OpenedRun, data: RunData) -> dict[str, SplitScores]:
-    """Score a run's sets again from its checkpoint (premise gain is filled in once the twin run exists)."""
-    scores = {}
-    twin = run_folder(hypothesis_only_twin(opened.config))
-    for name, frame in data.scored.items():
-        scored = score_split(opened.scorer, frame, opened.scheme, data.published_train)
-        scored.scores["premise"]["gain"] = premise_gain(scored, twin, name)
-        scored.scores["premise"]["trained_on_swaps"] = opened.config.augment != "none"
-        scores[name] = scored
-    return scores

@@ -144,7 +144,10 @@ def fit_setfit(config: ExperimentConfig, data: RunData, folder: Path) -> tuple[S
     spec = _spec(config, body.tokenizer, data.segments, segmenter)
     if spec.truncation is Truncation.PROPORTIONAL:
         given = config.text.truncation_ratio
-        ratio = count_segment_tokens(data.published_train, spec) if given == "auto" else parse_ratio(given)
+        if given == "auto":
+            ratio = count_segment_tokens(data.published_train, spec, cache=cache_root())
+        else:
+            ratio = parse_ratio(given)
         spec = replace(spec, ratio=ratio)
     head = build_head(len(np.unique(labels)), seed=config.seed)
     model = library.SetFitModel(model_body=body, model_head=head, labels=data.scheme.names)

@@ -65,6 +65,16 @@ def listening() -> Iterator[None]:
         REQUEST.__dict__.update(StopRequest().__dict__)
 
 
+def deafen() -> None:
+    """Ignore the stop signals to the end of this process, which has saved and is leaving.
+
+    The first process to leave makes `srun` end the others by SIGTERM; they must still leave with their own code, or the
+    job would not be queued again.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def parse_max_time(text: str | None) -> float | None:
     """Seconds of DD:HH:MM:SS, HH:MM:SS, MM:SS or plain seconds.
 

@@ -14,6 +14,7 @@ from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ign
 from pytorch_lightning.strategies import DDPStrategy, DeepSpeedStrategy, SingleDeviceStrategy, Strategy
 
 from lightning_nli.config import EngineConfig, ExperimentConfig
+from lightning_nli.models.attention import choose_backend
 from lightning_nli.models.registry import architecture_of
 from lightning_nli.training.deepspeed_config import STAGES, deepspeed_json, zero_settings
 from lightning_nli.training.hardware import has_native_bf16
@@ -80,12 +81,16 @@ def check_slurm(engine: EngineConfig) -> None:
 
 
 def check_engine(config: ExperimentConfig) -> None:
-    """What can be known of processes and DeepSpeed's settings before the data are read or a process is started.
+    """What can be known of processes, kernels and DeepSpeed before the data are read or a process is started.
 
     Raises:
         UserError: they contradict each other, the machine, or SLURM.
     """
     check_slurm(config.engine)
+    if config.engine.attention in ("flash", "varlen"):
+        accelerator = resolve_accelerator(config.engine)
+        resolve_attention(config.engine, accelerator, resolve_precision(config.engine, accelerator))
+        choose_backend(config.engine.attention, torch.device("cuda" if accelerator == "gpu" else "cpu"))
     if config.engine.strategy in STAGES:
         accelerator = resolve_accelerator(config.engine)
         if accelerator == "cpu":

@@ -27,7 +27,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from lightning_nli.config import ExperimentConfig, load_config
 from lightning_nli.data.identity import fingerprint
-from lightning_nli.swaps import augment_with_swaps, parse_augment
+from lightning_nli.training.augment import augmented
 from lightning_nli.training.corpora import VAL_NAME, RunData, load_run_data, segments_of
 from lightning_nli.training.epoch_scores import RunWatch
 from lightning_nli.training.index import CheckpointIndex
@@ -86,10 +86,7 @@ def _fold_rows(config: ExperimentConfig, path: Path, scheme_name: str) -> RunDat
     frame, scheme = pl.read_parquet(path), SCHEMES[scheme_name]
     published = frame.filter(pl.col("role") == "train").drop("role")
     val = frame.filter(pl.col("role") == VAL_NAME).drop("role")
-    train = published
-    swaps = parse_augment(config.augment)
-    if swaps is not None:
-        train = pl.concat([train, augment_with_swaps(train, [val], scheme, hard=swaps[0], random=swaps[1])])
+    train = augmented(config, published, [val], scheme)
     rows = pl.concat([train, val])
     return RunData(
         train=train,

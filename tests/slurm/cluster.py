@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 NODES = ("node1", "node2")
@@ -93,6 +93,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
         self.env = environment | {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _path()}
 
@@ -105,6 +106,27 @@ class Cluster:
         """`JobState`, `Restarts`, `ExitCode`, ... of a job."""
         done = self.run("scontrol", "show", "job", job)
         return dict(word.split("=", 1) for word in done.stdout.split() if "=" in word)
+
+    def start(self, name: str, *command: str) -> None:
+        """Start a daemon; its first words go to `log/start.log`."""
+        with (self.folder / "log" / "start.log").open("ab") as log:
+            self.daemons[name] = subprocess.Popen(
+                command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def start_node(self, node: str) -> None:
+        """Start a node's slurmd under its own host name."""
+        inside = 'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && exec slurmd -D -f "$2/slurm.conf" -N "$1"'
+        self.start(node, "unshare", "--uts", "--mount", "sh", "-c", inside, "-", node, str(self.folder))
+
+    def kill_node(self, node: str) -> None:
+        """As if its power went: SIGKILL to slurmd and to all that runs on the node."""
+        here = os.stat(f"/proc/{self.daemons[node].pid}/ns/uts").st_ino
+        for path in Path("/proc").glob("[0-9]*/ns/uts"):
+            with suppress(OSError):
+                if path.stat().st_ino == here:
+                    os.kill(int(path.parts[2]), signal.SIGKILL)
+        self.daemons[node].wait()
 
     def wait(self, job: str, *states: str, limit_s: float) -> dict[str, str]:
         """Until the job is in one of the states; AssertionError with the state it has when the limit is over."""
@@ -125,39 +147,26 @@ def running_cluster(folder: Path, *, cpus: int = 4) -> Iterator[Cluster]:
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
     cluster = Cluster(folder)
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*command: str) -> None:
-        log = (folder / "log" / "start.log").open("ab")
-        started.append(
-            subprocess.Popen(
-                command, env=cluster.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        )
-
     munge = folder / "munge"
     try:
-        start(
-            *("munged", "--foreground", f"--key-file={key}", f"--socket={munge}/munge.sock", "--force"),
-            *(
-                f"--pid-file={folder}/run/munged.pid",
-                f"--log-file={folder}/log/munged.log",
-                f"--seed-file={munge}/seed",
-            ),
+        cluster.start(
+            "munge",
+            *("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={munge}/munge.sock"),
+            *(f"--pid-file={folder}/run/munged.pid", f"--log-file={folder}/log/munged.log"),
+            f"--seed-file={munge}/seed",
         )
         _until(lambda: (munge / "munge.sock").exists(), "munge's socket")
-        start("slurmctld", "-D", "-f", str(folder / "slurm.conf"))
+        cluster.start("controller", "slurmctld", "-D", "-f", str(folder / "slurm.conf"))
         for node in NODES:
-            inside = 'hostname "$1" && mount --bind "$2/hosts" /etc/hosts && exec slurmd -D -f "$2/slurm.conf" -N "$1"'
-            start("unshare", "--uts", "--mount", "sh", "-c", inside, "-", node, str(folder))
+            cluster.start_node(node)
         _until(lambda: cluster.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "2"], "two idle nodes")
         yield cluster
     finally:
         cluster.run("scancel", "-u", "root")
         time.sleep(1)
-        for process in reversed(started):
+        for process in reversed(cluster.daemons.values()):
             process.terminate()
-        for process in started:
+        for process in cluster.daemons.values():
             try:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:
