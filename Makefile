@@ -29,7 +29,7 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/lnli stage e5-small
-	$(BIN)/python -m pytest -m "not gpu and not multigpu and not slurm"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not multigpu and not slurm"
 
 test-slurm: $(INSTALLED)
 	sh tests/slurm/install.sh
@@ -38,6 +38,7 @@ test-slurm: $(INSTALLED)
 reliability: $(INSTALLED)
 	$(BIN)/python tests/reliability/kill_matrix.py --write
 	$(BIN)/python tests/reliability/random_kills.py 100 --write
+	LNLI_KILLS=20 $(BIN)/python -m pytest tests/test_crossdomain_runners.py -k killed_at_random
 
 bench: $(INSTALLED)
 	$(BIN)/lnli stage e5-small

@@ -9,6 +9,7 @@ import pytest
 
 # Tiny models gain nothing from a second thread, and two test processes on two cores would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # where there is no network, the hub's client asks again for a minute
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from pytorch_lightning.plugins.environments import SLURMEnvironment  # type: ign
 from lightning_nli.config import ExperimentConfig, cache_root, config_hash, run_folder
 from lightning_nli.config_setfit import SETFIT
 from lightning_nli.data.datamodule import NLIDataModule
+from lightning_nli.data.groups import RowGroups
 from lightning_nli.data.packing import PackPlan, count_micro_steps
 from lightning_nli.data.tokenization import log_truncation, tokenize_split
 from lightning_nli.metrics import group_indices
@@ -233,13 +234,7 @@ def build_run(
     )
     datamodule = NLIDataModule(
         train=tokens["train"],
-        plan=PackPlan(
-            batch_size=None if config.packing.max_tokens else config.packing.batch_size,
-            max_tokens=config.packing.max_tokens,
-            seed=config.seed,
-            groups=groups,
-            bundles=row_bundles(config, data),
-        ),
+        plan=_pack_plan(config, data, groups),
         epochs=config.optim.epochs,
         val=tokens.get(VAL_NAME),
         eval_max_tokens=config.packing.eval_max_tokens,
@@ -256,6 +251,16 @@ def build_run(
     _log_plan(config, data, engine, loaded, module)
     truncation = describe_truncation(meta, tokens)
     return BuiltRun(trainer, module, datamodule, progress, loaded, meta, kept, truncation, identity)
+
+
+def _pack_plan(config: ExperimentConfig, data: RunData, groups: RowGroups | None) -> PackPlan:
+    return PackPlan(
+        batch_size=None if config.packing.max_tokens else config.packing.batch_size,
+        max_tokens=config.packing.max_tokens,
+        seed=config.seed,
+        groups=groups,
+        bundles=row_bundles(config, data),
+    )
 
 
 def _build_trainer(
