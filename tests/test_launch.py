@@ -113,6 +113,27 @@ def test_without_slurm_the_mend_is_named(tmp_path, monkeypatch, capsys):
     assert "no sbatch here" in capsys.readouterr().err
 
 
+def test_a_sweep_starts_ray_on_every_node(capsys):
+    words = ["submit", "tune", "--nodes", "2", "--time", "60", "--gpus-per-node", "4", "--cpus-per-task", "32"]
+    sweep = ["--config", "b.yaml", "--space", "s.yaml", "--tune-dir", "runs/t"]
+    assert main([*words, "--dry-run", "--", *sweep]) == 0
+    text = capsys.readouterr().out
+    assert "python -m lightning_nli.launch.ray_node lnli tune --resume --config b.yaml" in text
+    assert "--gres=gpu:4" in text and "--ntasks-per-node=1" in text and "--nodes=2" in text
+    assert main([*words, "--dry-run", "--", *sweep[:4]]) == 2
+    assert "--tune-dir DIR" in capsys.readouterr().err
+    assert main([*words, "--tasks-per-node", "4", "--dry-run", "--", *sweep]) == 2
+    assert "one task a node" in capsys.readouterr().err
+
+
+def test_other_commands_are_one_process(capsys):
+    words = ["submit", "predict", "--time", "60", "--dry-run", "--", "runs/mine", "a b.jsonl", "out.jsonl"]
+    assert main(words) == 0
+    assert "lnli predict runs/mine 'a b.jsonl' out.jsonl || code=$?" in capsys.readouterr().out
+    assert main([*words[:4], "--nodes", "2", *words[4:]]) == 2
+    assert "is one process" in capsys.readouterr().err
+
+
 def test_a_board_is_an_array_and_a_job_that_waits_for_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     suite = tmp_path / "s.yaml"

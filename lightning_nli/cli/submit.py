@@ -14,18 +14,23 @@ from lightning_nli.types import UserError
 if TYPE_CHECKING:
     from lightning_nli.launch.slurm import JobSpec
 
-COMMANDS = ("fit", "cross-domain")
+SIMPLE = ("test", "predict", "analyze", "explain")
+"""Commands of one process that save nothing in between."""
+COMMANDS = ("fit", "tune", "cross-domain", *SIMPLE)
 
 _EPILOG = """\
-What follows -- is the command as it would be typed after `lnli fit` or `lnli cross-domain run`. Devices and nodes are
-filled in, and --resume auto, so that the first launch and every requeue are one command. A job that is stopped (time
-limit, pre-emption) saves, leaves with code 75 and is queued again. `lnli stage` on the login node fills the cache that
-compute nodes without internet read (--cache, a folder that every node sees).
+What follows -- is the command as it would be typed after `lnli fit`, `lnli tune`, `lnli cross-domain run` or one of the
+others. Devices and nodes are filled in, and --resume, so that the first launch and every requeue are one command. A job
+that is stopped (time limit, pre-emption) saves, leaves with code 75 and is queued again. `lnli stage` on the login node
+fills the cache that compute nodes without internet read (--cache, a folder that every node sees).
 
 examples:
   lnli submit fit --nodes 2 --gpus-per-node 8 --time 12:00:00 --partition gpu -- --config run.yaml --strategy deepspeed
   lnli submit fit --tasks-per-node 2 --time 30 --dry-run -- --data my.csv --strategy ddp
   lnli submit cross-domain --array 8 --gpus-per-node 1 --time 04:00:00 -- --suite S.yaml --models A,B --board boards/S
+  lnli submit tune --nodes 2 --gpus-per-node 4 --cpus-per-task 32 --time 1-00:00:00 -- --config B.yaml \\
+      --space S.yaml --tune-dir runs/tune/b --gpus-per-trial 1
+  lnli submit predict --gpus-per-node 1 --time 120 -- runs/mine pairs.jsonl labels.jsonl
   lnli submit fit --time 60 --conda nli --account law -- --data my.csv
 """
 
@@ -42,15 +47,18 @@ def main(argv: list[str]) -> int:
     common = job_spec(args, f"lnli-{args.command}", nodes=args.nodes, tasks_per_node=args.tasks_per_node)
     if args.command == "cross-domain":
         submit_board(common, _board_arguments(rest), runners=args.array or 1, dry_run=args.dry_run)
-    else:
-        send_jobs([_fit_job(common, args, rest)], dry_run=args.dry_run)
+        return 0
+    if args.array:
+        raise UserError(f"--array is for cross-domain: `lnli {args.command}` is one job")
+    make = {"fit": _fit_job, "tune": _tune_job}.get(args.command, _simple_job)
+    send_jobs([make(common, args, rest)], dry_run=args.dry_run)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "lnli submit",
-        usage="lnli submit fit|cross-domain [OPTIONS] -- ARGS",
+        usage="lnli submit COMMAND [OPTIONS] -- ARGS",
         description="Write a batch script for SLURM and submit it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -65,9 +73,36 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fit_job(common: JobSpec, args: argparse.Namespace, rest: list[str]) -> JobSpec:
-    if args.array:
-        raise UserError("--array is for cross-domain: a run of `lnli fit` is one job")
     return replace(common, command=("lnli", "fit", *_fit_arguments(rest, common.nodes, common.tasks_per_node)))
+
+
+def _tune_job(common: JobSpec, args: argparse.Namespace, rest: list[str]) -> JobSpec:
+    """One task a node, which starts Ray there; the GPUs of a node are Ray's to share out.
+
+    Raises:
+        UserError: several tasks a node, or no folder that a requeued job would find again.
+    """
+    if args.tasks_per_node not in (None, 1):
+        raise UserError(f"--tasks-per-node {args.tasks_per_node}: a sweep has one task a node; leave it out")
+    if not any(word.partition("=")[0] == "--tune-dir" for word in rest):
+        raise UserError("a sweep in a job needs its folder after the --: --tune-dir DIR, or a requeue would begin anew")
+    resume = [] if "--resume" in rest else ["--resume"]
+    gpus = (f"--gres=gpu:{common.gpus_per_node}",) if common.gpus_per_node else ()
+    return replace(
+        common,
+        command=("python", "-m", "lightning_nli.launch.ray_node", "lnli", "tune", *resume, *rest),
+        gpus_per_node=0,
+        tasks_per_node=1,
+        options=(*gpus, *common.options),
+    )
+
+
+def _simple_job(common: JobSpec, args: argparse.Namespace, rest: list[str]) -> JobSpec:
+    if args.nodes > 1 or common.tasks_per_node > 1:
+        raise UserError(
+            f"`lnli {args.command}` is one process: leave --nodes and --tasks-per-node out, one GPU at most"
+        )
+    return replace(common, command=("lnli", args.command, *rest))
 
 
 def _fit_arguments(rest: list[str], nodes: int, tasks: int) -> list[str]:
