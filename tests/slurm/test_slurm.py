@@ -142,7 +142,8 @@ def test_q04_a_shell_inside_an_allocation_runs_one_local_process(cluster, tmp_pa
 
 def test_q05_vietnamese_is_read_and_written_under_an_ascii_locale(cluster, undisturbed, tmp_path):
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"premise": "Điều kiện.", "hypothesis": "Hoà giải."}, ensure_ascii=False), "utf-8")
+    row = {"premise": "Điều kiện.", "hypothesis": "Hoà giải.", "label": "entailment"}
+    rows.write_text(json.dumps(row, ensure_ascii=False), "utf-8")
     old = ["env", "LC_ALL=POSIX", "LANG=C", "PYTHONUTF8=0", "PYTHONCOERCECLOCALE=0"]
     commands = [["data", "check", "rows.jsonl"], ["predict", str(undisturbed), "rows.jsonl", "out.jsonl"]]
     for words in commands:
