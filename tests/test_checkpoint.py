@@ -44,7 +44,7 @@ def test_a_score_that_is_no_number_is_never_best():
     assert index_of([math.nan, math.inf]).best is None
 
 
-def test_pruning_keeps_the_best_and_the_newest():
+def test_k05_pruning_keeps_the_best_and_the_newest():
     index = index_of([0.9, 0.1, 0.2, 0.3])
     assert index.prune(keep=1) == ["s1", "s2"]
     assert [entry.name for entry in index.saved] == ["s0", "s3"]
