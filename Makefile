@@ -38,7 +38,6 @@ test-slurm: $(INSTALLED)
 reliability: $(INSTALLED)
 	$(BIN)/python tests/reliability/kill_matrix.py --write
 	$(BIN)/python tests/reliability/random_kills.py 100 --write
-	LNLI_KILLS=20 $(BIN)/python -m pytest tests/test_crossdomain_runners.py -k killed_at_random
 
 bench: $(INSTALLED)
 	$(BIN)/lnli stage e5-small

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -69,60 +68,34 @@ class Clock:
         self.losses: list[float] = []
 
     def measured(self, **others: Any) -> dict[str, Any]:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-        return {"step_s": np.diff(self.ends).tolist(), "losses": self.losses, "peak_rss_gib": peak} | others
+        return {"step_s": np.diff(self.ends).tolist(), "losses": self.losses} | others
 
 
 def lightning_nli(task: Task) -> dict[str, Any]:
     """Ours, as `lnli fit` builds it: packed, trimmed vocabulary."""
     import polars as pl
-    import pytorch_lightning as lightning
+    from our_runs import StepWatch, build, run_config
 
-    from lightning_nli.config import parse_config
     from lightning_nli.data.packing import shuffled
-    from lightning_nli.training.run import build_run
     from lightning_nli.training.scoring import Scorer
+    from lightning_nli.training.trained import encoder_spec
 
     table = pl.read_parquet(task.table)
     order = shuffled(table.height, seed=_SEED, epoch=0)  # what our plan makes of rows 0, 1, 2...
-    data = run_data(task, table[np.argsort(order)])
-    flags = {
-        "model": task.model,
-        "batch-size": task.batch_size,
-        "max-length": task.max_length,
-        "precision": task.precision,
-        "lr": task.lr,
-        "weight-decay": task.weight_decay,
-        "clip": task.clip,
-        "epochs": 1,
-        "seed": _SEED,
-        "data": "sample",
-    }
-    config = parse_config([part for name, value in flags.items() for part in (f"--{name}", str(value))])
-    clock = Clock()
-
-    class Watch(lightning.Callback):
-        def on_train_start(self, *args: Any) -> None:
-            clock.ends = [time.perf_counter()]
-
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            clock.losses.append(outputs["loss"].item())
-            clock.ends.append(time.perf_counter())
-
+    watch = StepWatch()
     with tempfile.TemporaryDirectory() as folder:
-        built = build_run(config, data, Path(folder), quiet=True)
-        built.trainer.callbacks = [Watch()]
-        built.trainer.logger = None  # type: ignore[assignment]
+        built = build(task, table[np.argsort(order)], Path(folder))
+        built.trainer.callbacks = [watch]
         built.trainer.fit(built.module, built.datamodule)
-        trained = sum(parameter.numel() for parameter in built.module.parameters())
         scored: dict[str, Any] = {}
         if task.eval_rows:
+            config, data = run_config(task), run_data(task, table.head(task.eval_rows))
             encoder = built.module.encoder
             if task.precision == "bf16":
                 encoder = encoder.to(torch.bfloat16)
             scorer = Scorer(
                 encoder,
-                _spec(built, config),
+                encoder_spec(config, built.loaded, built.meta),
                 data.scheme,
                 built.loaded.first_position,
                 config.packing.eval_max_tokens,
@@ -130,8 +103,8 @@ def lightning_nli(task: Task) -> dict[str, Any]:
                 None,
                 built.datamodule.remap,
             )
-            scored = _timed_scoring(task, lambda: scorer.logits(run_data(task, table.head(task.eval_rows)).train))
-    return clock.measured(parameters=trained, **scored)
+            scored = _timed_scoring(task, lambda: scorer.logits(data.train))
+    return watch.measured() | scored
 
 
 def run_data(task: Task, table: Any) -> Any:
@@ -164,12 +137,6 @@ def run_data(task: Task, table: Any) -> Any:
         fingerprint="benchmark",
         duplicates={},
     )
-
-
-def _spec(built: Any, config: Any) -> Any:
-    from lightning_nli.training.trained import encoder_spec
-
-    return encoder_spec(config, built.loaded, built.meta)
 
 
 def _timed_scoring(task: Task, score: Callable[[], Any]) -> dict[str, Any]:

@@ -18,14 +18,15 @@ from typing import Any
 
 from report import (
     Worker,
+    add_task_options,
     alternate,
+    arm,
     as_median,
     as_ratio,
     describe,
     heading,
     make_parser,
     ratio,
-    run_worker,
     serve,
     spread,
     table,
@@ -43,21 +44,13 @@ def main(argv: list[str] | None = None) -> None:
     args = _parser().parse_args(argv)
     if serve(args, {OURS: _ours, TRAINER: _trainer(full=False), FULL: _trainer(full=True)}):
         return
-    from preparation import prepare
+    from preparation import prepare_for
 
     names = [OURS, TRAINER, *([FULL] if args.precision == "bf16" else [])]
     with tempfile.TemporaryDirectory() as folder:
-        task = prepare(
-            Path(folder),
-            data=args.data,
-            model=args.model,
-            num_rows=args.rows,
-            batch_size=args.batch_size,
-            max_length=args.max_length,
-            precision=args.precision,
-        )
+        task = prepare_for(args, Path(folder), num_rows=args.rows)
         runs = alternate(
-            {name: _run(name, Path(folder) / "task.json", args.threads) for name in names},
+            {name: arm(__file__, name, Path(folder) / "task.json", args.threads) for name in names},
             args.repeats,
             lambda run: f"{len(run['logits']) / run['from_texts_s']:.1f} examples/s from texts",
         )
@@ -68,19 +61,9 @@ def main(argv: list[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(__doc__, "inference", repeats=3)
-    parser.add_argument("--data", default="sample:2000", help="rows, as in lnli fit")
-    parser.add_argument(
-        "--model", default="e5-small", help="as in lnli fit; the folder of lnli export has a trained head"
-    )
-    parser.add_argument("--rows", type=int, default=320, help="rows scored")
-    parser.add_argument("--batch-size", type=int, default=16, help="of Trainer.predict")
-    parser.add_argument("--max-length", type=int, default=256)
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+    add_task_options(parser, data="sample:2000", rows="rows to score")
+    parser.add_argument("--rows", type=int, default=320, help="rows scored; Trainer.predict takes --batch-size at once")
     return parser
-
-
-def _run(name: str, task: Path, threads: int) -> Any:
-    return lambda: run_worker(__file__, name, task, threads=threads)
 
 
 def _ours(file: Path) -> dict[str, Any]:

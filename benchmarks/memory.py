@@ -15,12 +15,13 @@ from typing import Any
 
 from report import (
     Worker,
+    add_task_options,
     alternate,
+    arm,
     as_median,
     describe,
     heading,
     make_parser,
-    run_worker,
     serve,
     spread,
     table,
@@ -36,21 +37,13 @@ def main(argv: list[str] | None = None) -> None:
     args = _parser().parse_args(argv)
     if serve(args, {TRIMMED: _ours("auto"), WHOLE: _ours("off"), TRAINER: _trainer}):
         return
-    from preparation import prepare
+    from preparation import prepare_for
 
     with tempfile.TemporaryDirectory() as folder:
-        prepare(
-            Path(folder),
-            data=args.data,
-            model=args.model,
-            num_rows=args.steps * args.batch_size,
-            batch_size=args.batch_size,
-            max_length=args.max_length,
-            precision=args.precision,
-        )
+        prepare_for(args, Path(folder), num_rows=args.steps * args.batch_size)
         task = Path(folder) / "task.json"
         runs = alternate(
-            {name: _run(name, task, args.threads) for name in (TRIMMED, WHOLE, TRAINER)},
+            {name: arm(__file__, name, task, args.threads) for name in (TRIMMED, WHOLE, TRAINER)},
             args.repeats,
             lambda run: f"{run['peak_rss_gib']:.2f} GiB",
         )
@@ -60,17 +53,9 @@ def main(argv: list[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(__doc__, "memory", repeats=2)
-    parser.add_argument("--data", default="sample:400", help="training rows, as in lnli fit")
-    parser.add_argument("--model", default="e5-small")
+    add_task_options(parser, data="sample:400")
     parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--max-length", type=int, default=256)
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     return parser
-
-
-def _run(name: str, task: Path, threads: int) -> Any:
-    return lambda: run_worker(__file__, name, task, threads=threads)
 
 
 def _ours(trim: str) -> Worker:

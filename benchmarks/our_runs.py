@@ -9,7 +9,7 @@ from typing import Any
 import pytorch_lightning as lightning
 from contestants import Task, run_data
 
-from lightning_nli.config import parse_config
+from lightning_nli.config import ExperimentConfig, parse_config
 from lightning_nli.training.run import BuiltRun, build_run
 
 
@@ -22,6 +22,13 @@ def build(task: Task, table: Any, folder: Path, *flags: str) -> BuiltRun:
         folder: Empty run folder.
         flags: Further settings of `lnli fit`.
     """
+    built = build_run(run_config(task, *flags), run_data(task, table), folder, quiet=True)
+    built.trainer.logger = None  # type: ignore[assignment]
+    return built
+
+
+def run_config(task: Task, *flags: str) -> ExperimentConfig:
+    """The settings of `task`, then `flags`."""
     settings = {
         "model": task.model,
         "batch-size": task.batch_size,
@@ -36,10 +43,7 @@ def build(task: Task, table: Any, folder: Path, *flags: str) -> BuiltRun:
     }
     given = {flag.removeprefix("--") for flag in flags if flag.startswith("--")}
     settings = {name: value for name, value in settings.items() if name not in given}
-    config = parse_config([*(part for name, value in settings.items() for part in (f"--{name}", str(value))), *flags])
-    built = build_run(config, run_data(task, table), folder, quiet=True)
-    built.trainer.logger = None  # type: ignore[assignment]
-    return built
+    return parse_config([*(part for name, value in settings.items() for part in (f"--{name}", str(value))), *flags])
 
 
 class StepWatch(lightning.Callback):

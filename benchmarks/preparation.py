@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -56,3 +57,20 @@ def prepare(
     )
     task.write(scratch / "task.json")
     return task
+
+
+def prepare_for(
+    args: argparse.Namespace, scratch: Path, *, num_rows: int, eval_rows: int = 0, dropout: float | None = None
+) -> Task:
+    """`prepare` by the options of `report.add_task_options`."""
+    return prepare(
+        scratch,
+        data=args.data,
+        model=args.model,
+        num_rows=num_rows,
+        batch_size=args.batch_size,
+        max_length=args.max_length,
+        precision=args.precision,
+        eval_rows=eval_rows,
+        dropout=dropout,
+    )

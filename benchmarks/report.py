@@ -48,6 +48,21 @@ def make_parser(about: str | None, name: str, *, repeats: int) -> argparse.Argum
     return parser
 
 
+def add_task_options(parser: argparse.ArgumentParser, *, data: str, rows: str = "training rows") -> None:
+    """The options that `preparation.prepare_for` reads.
+
+    Args:
+        parser: Of a script.
+        data: Default of `--data`.
+        rows: What its rows are for.
+    """
+    parser.add_argument("--data", default=data, help=f"{rows}, as in lnli fit")
+    parser.add_argument("--model", default="e5-small", help="as in lnli fit; a folder of lnli export is one too")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--max-length", type=int, default=256)
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+
+
 def serve(args: argparse.Namespace, workers: Mapping[str, Worker]) -> bool:
     """Run the worker that `args` ask for, if they do, and write what it measured; the peak memory is put right.
 
@@ -119,6 +134,11 @@ def run_worker(
 ) -> dict[str, Any]:
     """`start_worker`, waited for."""
     return start_worker(script, name, task, threads=threads, **environment).finish(timeout_s)
+
+
+def arm(script: str, name: str, task: Path, threads: int) -> Callable[[], dict[str, Any]]:
+    """`run_worker`, to be called once a repeat."""
+    return lambda: run_worker(script, name, task, threads=threads)
 
 
 def alternate(

@@ -19,7 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from cost_model import document_tables
-from report import alternate, describe, heading, make_parser, ratio, serve, spread, start_worker, table, write
+from report import (
+    add_task_options,
+    alternate,
+    describe,
+    heading,
+    make_parser,
+    ratio,
+    serve,
+    spread,
+    start_worker,
+    table,
+    write,
+)
 
 BEGIN, END = "<!-- tables: python benchmarks/scaling.py --document -->", "<!-- end of tables -->"
 ALONE, APART, TOGETHER = "1 process", "2 processes, apart", "2 processes, ddp"
@@ -36,18 +48,10 @@ def main(argv: list[str] | None = None) -> None:
         return
     if serve(args, {"train": train}):
         return
-    from preparation import prepare
+    from preparation import prepare_for
 
     with tempfile.TemporaryDirectory() as folder:
-        prepare(
-            Path(folder),
-            data=args.data,
-            model=args.model,
-            num_rows=2 * args.steps * args.batch_size,
-            batch_size=args.batch_size,
-            max_length=args.max_length,
-            precision=args.precision,
-        )
+        prepare_for(args, Path(folder), num_rows=2 * args.steps * args.batch_size)
         runs = alternate(
             {
                 f"{kind}, {word}": _run(kind, trim, Path(folder), args)
@@ -64,13 +68,11 @@ def main(argv: list[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(__doc__, "scaling", repeats=2)
     parser.set_defaults(threads=1)
-    parser.add_argument("--data", default="sample:1000", help="training rows, as in lnli fit")
-    parser.add_argument("--model", default="e5-small")
-    parser.add_argument("--steps", type=int, default=8, help="optimizer steps of each process")
+    add_task_options(parser, data="sample:1000")
+    parser.add_argument(
+        "--steps", type=int, default=8, help="optimizer steps of each process, each with --batch-size rows"
+    )
     parser.add_argument("--warm-up", type=int, default=2, help="steps not counted")
-    parser.add_argument("--batch-size", type=int, default=16, help="of each process")
-    parser.add_argument("--max-length", type=int, default=256)
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--document", action="store_true", help="write the tables of docs/SCALING.md and end")
     return parser
 

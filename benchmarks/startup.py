@@ -25,6 +25,7 @@ from typing import Any
 
 from report import (
     STARTED,
+    add_task_options,
     alternate,
     as_median,
     describe,
@@ -76,12 +77,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(__doc__, "startup", repeats=3)
-    parser.add_argument("--data", default="sample:42012", help="training rows, as in lnli fit")
-    parser.add_argument("--model", default="e5-small")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--max-length", type=int, default=256)
+    add_task_options(parser, data="sample:42012")
     parser.add_argument("--max-tokens", type=int, default=4096, help="tokens of a pack, for --rows")
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--rows", type=int, default=0, help="pairs that are memory-mapped")
     return parser
 

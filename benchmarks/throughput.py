@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from contestants import CONTESTANTS, Task
 from flops import matmul_peak, training_flops
-from report import Worker, alternate, describe, make_parser, run_worker, serve, write
+from report import Worker, add_task_options, alternate, arm, describe, make_parser, serve, write
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -25,24 +24,15 @@ def main(argv: list[str] | None = None) -> None:
     args = _parser().parse_args(argv)
     if serve(args, {name: _worker(name) for name in CONTESTANTS}):
         return
-    from preparation import prepare
+    from preparation import prepare_for
 
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        task = prepare(
-            scratch,
-            data=args.data,
-            model=args.model,
-            num_rows=args.steps * args.batch_size,
-            batch_size=args.batch_size,
-            max_length=args.max_length,
-            precision=args.precision,
-            eval_rows=args.eval_rows,
-            dropout=args.dropout,
-        )
+        num_rows = args.steps * args.batch_size
+        task = prepare_for(args, scratch, num_rows=num_rows, eval_rows=args.eval_rows, dropout=args.dropout)
         facts = _facts(args, task, argv)
         runs = alternate(
-            {name: _run(name, scratch / "task.json", args.threads) for name in args.contestants.split(";")},
+            {name: arm(__file__, name, scratch / "task.json", args.threads) for name in args.contestants.split(";")},
             args.repeats,
             lambda run: f"{_rate(run, facts):.1f} examples/s",
         )
@@ -53,13 +43,9 @@ def main(argv: list[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = make_parser(__doc__, "throughput", repeats=3)
-    parser.add_argument("--data", default="sample:2000", help="training rows, as in lnli fit")
-    parser.add_argument("--model", default="e5-small")
+    add_task_options(parser, data="sample:2000")
     parser.add_argument("--steps", type=int, default=40, help="optimizer steps a run")
     parser.add_argument("--warm-up", type=int, default=8, help="steps not counted")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--max-length", type=int, default=256)
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--dropout", type=float, help="of every layer; default: the checkpoint's")
     parser.add_argument("--eval-rows", type=int, default=320, help="rows scored after training")
     parser.add_argument("--contestants", default=";".join(CONTESTANTS), help="names, separated by ;")
@@ -74,10 +60,6 @@ def _worker(name: str) -> Worker:
         return CONTESTANTS[name](Task.read(task))
 
     return work
-
-
-def _run(name: str, task: Path, threads: int) -> Callable[[], dict[str, Any]]:
-    return lambda: run_worker(__file__, name, task, threads=threads)
 
 
 def _facts(args: argparse.Namespace, task: Task, argv: list[str] | None) -> dict[str, Any]:

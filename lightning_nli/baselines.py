@@ -12,24 +12,10 @@ import numpy.typing as npt
 import polars as pl
 
 from lightning_nli.data.splits import stable_unit
+from lightning_nli.data.swaps import WORD_PATTERN, list_words
 from lightning_nli.data.text import normalize_text
 from lightning_nli.metrics import label_indices, scores_from_confusion
-from lightning_nli.swaps import WORD_PATTERN, augment_with_swaps, list_words, mine_swaps, random_swaps
 from lightning_nli.types import LabelScheme, UserError
-
-__all__ = [
-    "augment_with_swaps",
-    "cross_fitted",
-    "hard_rows",
-    "hard_scores",
-    "hypothesis_only",
-    "linear",
-    "majority",
-    "mine_swaps",
-    "overlap",
-    "overlap_features",
-    "random_swaps",
-]
 
 Probabilities = npt.NDArray[np.float64]
 Featurizer = Callable[[pl.DataFrame, pl.DataFrame], tuple[Any, Any]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from lightning_nli.config_schema import ExperimentConfig
 from lightning_nli.types import UserError
@@ -65,7 +65,7 @@ def augment_spec(text: str) -> AugmentSpec | None:
         hard=int(match[1]),
         random=int(match[2]),
         cap=None if cap is None else _share(cap, text),
-        balance="sample" if balance == "sample" else "weight" if balance == "weight" else "none",
+        balance=cast('Literal["none", "sample", "weight"]', balance or "none"),
         run=run,
     )
 

@@ -1,4 +1,4 @@
-"""Swapped premises: does the answer depend on the law? For scoring (fixed swaps) and for training (added rows)."""
+"""What is made of swapped premises (`data/swaps.py`): rows that training gets, and figures of answers under them."""
 
 from __future__ import annotations
 
@@ -10,35 +10,9 @@ import polars as pl
 from lightning_nli.config_augment import AugmentSpec
 from lightning_nli.data.schema import EXAMPLE_SCHEMA
 from lightning_nli.data.splits import stable_unit
-from lightning_nli.data.swaps import (
-    SWAP_SCHEMA,
-    WORD_PATTERN,
-    evaluation_swaps,
-    list_words,
-    mine_swaps,
-    other_law_swaps,
-    random_swaps,
-    swap_unit,
-)
+from lightning_nli.data.swaps import mine_swaps, random_swaps
 from lightning_nli.data.text import comparison_expr
 from lightning_nli.types import LabelScheme, UserError
-
-__all__ = [
-    "NUM_CANDIDATES",
-    "SWAP_SCHEMA",
-    "WORD_PATTERN",
-    "SwapChooser",
-    "augment_with_swaps",
-    "evaluation_swaps",
-    "list_words",
-    "mine_swaps",
-    "other_law_swaps",
-    "premise_scores",
-    "random_swaps",
-    "rows_to_add",
-    "swap_scores",
-    "swap_unit",
-]
 
 NUM_CANDIDATES = 8
 """Hard swaps of a row among which a run's mistakes are looked for."""

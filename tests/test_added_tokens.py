@@ -10,9 +10,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
-from tiny_models import TEXTS, roberta_tokenizer
+from tiny_models import TEXTS, roberta_tokenizer, save_roberta_encoder
 from tokenizers import models
-from transformers import AutoConfig, AutoModel, AutoTokenizer, RobertaConfig, RobertaModel, pipeline
+from transformers import AutoConfig, AutoModel, AutoTokenizer, pipeline
 
 from lightning_nli.cli.main import main
 from lightning_nli.models.encoder import load_encoder
@@ -32,21 +32,7 @@ def save_model(folder: Path, num_rows: int) -> Path:
     vocabulary |= {f"unused{index}": index for index in range(len(vocabulary), num_rows)}
     tokenizer.backend_tokenizer.model = models.WordLevel(vocabulary, unk_token="<unk>")
     tokenizer.add_special_tokens({"additional_special_tokens": ADDED})
-    config = RobertaConfig(
-        vocab_size=num_rows,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=66,
-        type_vocab_size=1,
-        pad_token_id=1,
-        initializer_range=0.3,
-    )
-    torch.manual_seed(0)
-    RobertaModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_roberta_encoder(folder, tokenizer, num_rows)
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ SUITE = {
     "models": {"swapped": {"model": "tiny", "augment": "premise_swap=1+2", "epochs": 3}},
 }
 MODELS = ["hyponly-v1", "overlap-v1", "majority"]
-NUM_KILLS = int(os.environ.get("LNLI_KILLS", "6"))  # `make reliability`: 20
+NUM_KILLS = 20
 LOADED = ["lightning_nli.training.run", "lightning_nli.crossdomain.runner", "lightning_nli.cli.cross_domain_run"]
 LOADED += ["sklearn.linear_model", "sklearn.feature_extraction.text", "scipy.sparse", "scipy.stats", "yaml", "pytest"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tiny_models import roberta_tokenizer
+from tiny_models import roberta_tokenizer, save_roberta_encoder
 from tokenizers import models, pre_tokenizers
-from transformers import RobertaConfig, RobertaModel
 
 from lightning_nli.cli.main import main
 from lightning_nli.config import ExperimentConfig, check_config
@@ -34,27 +33,9 @@ def word_tokenizer(frame):
     return tokenizer
 
 
-def save_model(folder, source):
-    tokenizer = word_tokenizer(read_source(source).frame)
-    config = RobertaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=66,
-        type_vocab_size=1,
-        pad_token_id=1,
-        initializer_range=0.3,
-    )
-    RobertaModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def test_the_best_epoch_by_premise_discrimination_is_kept_and_scored_alike(tmp_path):
     """On a vocabulary of which the texts use less than half."""
-    model = save_model(tmp_path / "model", "sample:160")
+    model = save_roberta_encoder(tmp_path / "model", word_tokenizer(read_source("sample:160").frame))
     run = tmp_path / "run"
     words = [
         "fit",

@@ -13,7 +13,7 @@ import pytorch_lightning as lightning
 import torch
 from test_module import LENGTHS, make_encoder, make_split, make_trainer
 
-from lightning_nli.baselines import augment_with_swaps, cross_fitted
+from lightning_nli.baselines import cross_fitted
 from lightning_nli.batch import PackedBatch
 from lightning_nli.cli.main import main
 from lightning_nli.config import ExperimentConfig, OptimConfig, config_help, hypothesis_only_twin, parse_config
@@ -26,7 +26,7 @@ from lightning_nli.data.sample import sample_corpus
 from lightning_nli.data.schema import EXAMPLE_SCHEMA
 from lightning_nli.models.module import NLIModule
 from lightning_nli.models.objectives import GroupDRO, Objective, ProductOfExperts, Ranking, Reweight, VREx
-from lightning_nli.swaps import rows_to_add
+from lightning_nli.swaps import augment_with_swaps, rows_to_add
 from lightning_nli.training.corpora import RunData
 from lightning_nli.training.objective_data import (
     SMALL_DOMAINS,

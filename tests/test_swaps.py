@@ -11,18 +11,16 @@ from lightning_nli.config_augment import AugmentSpec, augment_spec
 from lightning_nli.data import swaps as mining
 from lightning_nli.data.readers import read_source
 from lightning_nli.data.schema import EXAMPLE_SCHEMA, check_examples
-from lightning_nli.data.text import word_set
-from lightning_nli.swaps import (
-    augment_with_swaps,
+from lightning_nli.data.swaps import (
     evaluation_swaps,
     list_words,
     mine_swaps,
     other_law_swaps,
-    premise_scores,
     random_swaps,
-    rows_to_add,
     swap_unit,
 )
+from lightning_nli.data.text import word_set
+from lightning_nli.swaps import augment_with_swaps, premise_scores, rows_to_add
 from lightning_nli.types import BINARY, WILLS, UserError
 
 OWN = "a b c d e f g h i j"  # 10 words: a swap has at most 25

@@ -25,6 +25,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForSequenceClassification,
+    RobertaModel,
     RobertaTokenizer,
     XLMRobertaTokenizer,
 )
@@ -90,6 +91,25 @@ def save_bert(folder: Path, *, labels: list[str] | None = None, base_only: bool 
         names = labels or ["LABEL_0", "LABEL_1"]
         config = bert_config(tokenizer, id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)})
         BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_roberta_encoder(folder: Path, tokenizer: Any, num_rows: int | None = None) -> Path:
+    """An encoder without a head, of `num_rows` tokens (all of the tokenizer), with weights that tell texts apart."""
+    config = RobertaConfig(
+        vocab_size=num_rows or len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=66,
+        type_vocab_size=1,
+        pad_token_id=1,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    RobertaModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -11,8 +11,8 @@ import polars as pl
 from lightning_nli.analysis.answers import RunAnswers
 from lightning_nli.analysis.slices import estimate_over
 from lightning_nli.data.splits import stable_unit
+from lightning_nli.data.swaps import mine_swaps, random_swaps
 from lightning_nli.statistics import Estimate
-from lightning_nli.swaps import mine_swaps, random_swaps
 from lightning_nli.types import DOMAINS, LabelScheme
 
 REMOVED, COVERING, WITHIN_LAW, WITHIN_DOMAIN, ACROSS = "removed", "law_covering", "law_random", "domain", "across"

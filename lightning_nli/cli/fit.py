@@ -65,7 +65,7 @@ def main(argv: list[str]) -> int:
         return 0
     print_scores(result["scores"], title=f"{folder} (percent)")
     if not quiet:
-        sys.stdout.write(explain_scores() + "\n")
+        sys.stdout.write(explain_scores(result["scores"]) + "\n")
     cost = result["cost"]
     speed = "" if cost["train_examples_per_s"] is None else f", training {cost['train_examples_per_s']:.1f} examples/s"
     sys.stdout.write(f"run folder: {folder} ({cost['wall_s']:.0f} s in all{speed})\n")

@@ -60,9 +60,15 @@ def print_scores(scores: dict[str, Any], *, title: str, console: Console | None 
     console.print(table)
 
 
-def explain_scores() -> str:
-    """What the first figure means, in two lines."""
-    return (
+def explain_scores(scores: dict[str, Any]) -> str:
+    """What the first figure means, and the threshold where one was chosen."""
+    text = (
         "premise discrimination: share of entailed rows answered entailed with their own premise and not entailed\n"
         "with one of the same law that covers the hypothesis' words; a model that never reads the premise has 0."
     )
+    if any(entry.get("calibrated") for entry in scores.values()):
+        text += (
+            "\ncalibrated: entailed above the probability that did best on id_val, over two parts of plain rows and\n"
+            "one of swapped ones (docs/READING.md); the other figures take the more probable label."
+        )
+    return text

@@ -16,9 +16,10 @@ import polars as pl
 from lightning_nli.baselines import hard_rows, hard_scores, hypothesis_only, linear
 from lightning_nli.config import cache_root
 from lightning_nli.data.readers import fingerprint
+from lightning_nli.data.swaps import evaluation_swaps, other_law_swaps, swap_unit
 from lightning_nli.data.text import comparison_expr
 from lightning_nli.metrics import Scores, score
-from lightning_nli.swaps import evaluation_swaps, other_law_swaps, premise_scores, swap_scores, swap_unit
+from lightning_nli.swaps import premise_scores, swap_scores
 from lightning_nli.types import LabelScheme, UserError
 
 log = logging.getLogger(__name__)

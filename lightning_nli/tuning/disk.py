@@ -47,12 +47,11 @@ def check_disk(sweep: Sweep, checkpoint_bytes: int, concurrent: int) -> str:
         UserError: it is more than what is free.
     """
     running = concurrent * FILES_OF_A_RUNNING_TRIAL * len(sweep.spec.members)
-    trials = "1 running trial" if concurrent == 1 else f"{concurrent} running trials"
     needed = (running + sweep.spec.keep) * checkpoint_bytes
     free = shutil.disk_usage(sweep.folder).free
     line = (
-        f"disk: a checkpoint takes {checkpoint_bytes / _GIB:.2f} GiB; {running} while {trials} save and "
-        f"{sweep.spec.keep} that stay take {needed / _GIB:.2f} GiB, {free / _GIB:.1f} GiB are free"
+        f"disk: a checkpoint takes {checkpoint_bytes / _GIB:.2f} GiB; at most {running} of running trials "
+        f"and {sweep.spec.keep} of ended ones take {needed / _GIB:.2f} GiB, {free / _GIB:.1f} GiB are free"
     )
     if needed > free:
         raise UserError(f"{line}: free some, or lower --max-concurrent or --keep-checkpoints-num")
