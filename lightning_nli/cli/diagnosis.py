@@ -172,6 +172,18 @@ def _precision(accelerator: str, native_bf16: bool) -> Iterator[Finding]:
     else:
         detail = f"not native on this {accelerator.upper()}; --precision auto takes fp32"
         yield Finding("precision", "bf16", State.NOTE, detail)
+    if accelerator == "cpu":
+        yield _cpu_kernels()
+
+
+def _cpu_kernels() -> Finding:
+    from lightning_nli.models.native import compiled_kernels
+
+    try:
+        return Finding("precision", "CPU kernels", State.OK, f"{compiled_kernels().name}, used in bf16")
+    except (OSError, subprocess.SubprocessError) as error:
+        mend = "apt-get install gcc"
+        return Finding("precision", "CPU kernels", State.MISSING, f"bf16 runs at about half the speed: {error}", mend)
 
 
 def _attention(torch: Any, accelerator: str, native_bf16: bool) -> Iterator[Finding]:

@@ -23,7 +23,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("model", choices=("e5-small",), help="offline encoder to put into the cache")
     parser.parse_args(argv)
     set_up_logging()
+    from lightning_nli.models.native import load_kernels
     from lightning_nli.models.offline import stage_e5_small
 
     sys.stdout.write(f"e5-small is ready: {stage_e5_small(download=True)}\n")
+    load_kernels()  # compute nodes may have no compiler
     return 0

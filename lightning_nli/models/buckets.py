@@ -18,6 +18,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lightning_nli.models.dropout import dropout_mask
+from lightning_nli.models.native import kernels_for
+from lightning_nli.models.native_attention import native_attention
 
 _BUCKET_FILL = 0.8  # a segment shorter than this share of its bucket's longest opens a new bucket
 
@@ -29,7 +31,8 @@ class Bucket:
     Attributes:
         start: First token in the pack.
         stop: One past the last.
-        num_segments: B.
+        starts: (B,) int32, first token of each segment in the pack.
+        lengths: (B,) int32.
         longest: L.
         padded_to_token: (B * L,) token of each slot, counted from `start`; an empty slot repeats its segment's last
             token. None: the segments are of one length, there is no empty slot.
@@ -39,11 +42,16 @@ class Bucket:
 
     start: int
     stop: int
-    num_segments: int
+    starts: Tensor
+    lengths: Tensor
     longest: int
     padded_to_token: Tensor | None
     token_to_padded: Tensor | None
     is_empty: Tensor | None
+
+    @property
+    def num_segments(self) -> int:
+        return len(self.lengths)
 
 
 def make_buckets(cu_seqlens: Tensor) -> list[Bucket]:
@@ -66,15 +74,16 @@ def make_buckets(cu_seqlens: Tensor) -> list[Bucket]:
 
 def _make_bucket(start: int, lengths: Sequence[int], device: torch.device) -> Bucket:
     total, longest = sum(lengths), max(lengths)
-    if min(lengths) == longest:
-        return Bucket(start, start + total, len(lengths), longest, None, None, None)
     lengths_B = torch.tensor(lengths, device=device)
     starts_B = lengths_B.cumsum(0) - lengths_B
+    where = (start, start + total, (starts_B + start).int(), lengths_B.int(), longest)
+    if min(lengths) == longest:
+        return Bucket(*where, None, None, None)
     slot_L = torch.arange(longest, device=device)
     is_empty_BL = slot_L >= lengths_B[:, None]
     token_BL = starts_B[:, None] + torch.minimum(slot_L, lengths_B[:, None] - 1)
     token_to_padded = (~is_empty_BL).flatten().nonzero().squeeze(1)
-    return Bucket(start, start + total, len(lengths), longest, token_BL.flatten(), token_to_padded, is_empty_BL)
+    return Bucket(*where, token_BL.flatten(), token_to_padded, is_empty_BL)
 
 
 def outside_window(length: int, window: int, device: torch.device) -> Tensor:
@@ -94,6 +103,9 @@ def bucketed_attention(
     window: int | None = None,
 ) -> Tensor:
     """A token sees its own segment (with `window`, at most so many places away) and nothing else: (T, N, H)."""
+    kernels = kernels_for(q_TNH, k_TNH, v_TNH)
+    if kernels is not None:
+        return native_attention(q_TNH, k_TNH, v_TNH, buckets, scaling, dropout, window, kernels)
     return _attend(q_TNH, k_TNH, v_TNH, buckets, scaling, dropout, window)
 
 

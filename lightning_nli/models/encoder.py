@@ -23,6 +23,7 @@ from lightning_nli.models.attention import (
 )
 from lightning_nli.models.chunks import ChunkPooling
 from lightning_nli.models.dropout import speed_up_dropout
+from lightning_nli.models.fused import fuse_layers
 from lightning_nli.models.heads import hub_errors, load_classifier, prepare_transformers
 from lightning_nli.models.linear import speed_up_linear
 from lightning_nli.models.padded import LongformerEncoder, PaddedEncoder
@@ -210,6 +211,7 @@ def load_encoder(
     model, head_is_new = load_classifier(folder, scheme, head)
     speed_up_dropout(model)
     speed_up_linear(model)
+    fuse_layers(model)
     grow_vocabulary(model, vocabulary_size(tokenizer))
     model.config.id2label = dict(enumerate(scheme.names))
     model.config.label2id = {name: index for index, name in enumerate(scheme.names)}

@@ -14,6 +14,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 
+def weight_gradient(x_TD: Tensor, out_TE: Tensor) -> Tensor:
+    """(E, D) gradient of the weight of x W^T, `out_TE` being that of the result."""
+    if x_TD.shape[1] <= out_TE.shape[1]:
+        return torch.mm(x_TD.t().contiguous(), out_TE).t()
+    return torch.mm(out_TE.t().contiguous(), x_TD)
+
+
 class _Linear(torch.autograd.Function):
     """x W^T + b over the rows of x; the same gradients as `F.linear`, by other memory layouts."""
 
@@ -27,13 +34,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_TD, weight = ctx.saved_tensors
         out_TE = grads[0]
-        if x_TD.shape[1] <= out_TE.shape[1]:
-            of_weight = torch.mm(x_TD.t().contiguous(), out_TE).t()
-        else:
-            of_weight = torch.mm(out_TE.t().contiguous(), x_TD)
         of_x = torch.mm(out_TE, weight) if ctx.needs_input_grad[0] else None
         of_bias = out_TE.sum(0) if ctx.needs_input_grad[2] else None
-        return of_x, of_weight if ctx.needs_input_grad[1] else None, of_bias
+        of_weight = weight_gradient(x_TD, out_TE) if ctx.needs_input_grad[1] else None
+        return of_x, of_weight, of_bias
 
 
 _linear: Callable[..., Tensor] = _Linear.apply
