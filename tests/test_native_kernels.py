@@ -20,8 +20,10 @@ from transformers import (
 )
 from transformers.activations import ACT2FN
 
+from lightning_nli.batch import PackedBatch
 from lightning_nli.models import native
 from lightning_nli.models.attention import AttentionBackend, varlen_attention
+from lightning_nli.models.encoder import PackedEncoder, first_position
 from lightning_nli.models.fused import FusedAddNorm, FusedGelu, fuse_layers
 from lightning_nli.models.native import compiled_kernels, kernels_for, load_kernels, use_native_kernels
 
@@ -205,6 +207,55 @@ def test_every_known_architecture_is_fused_whole_and_learns_as_it_did(name):
     torch.testing.assert_close(found[1][0], found[0][0], atol=0.02, rtol=0.05)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_packed_encoder_has_the_logits_and_gradients_of_fp32(name):
+    """Self-attention in one function, against the library's own layers and torch's own attention."""
+    model_class, config_class = MODELS[name]
+    torch.manual_seed(0)
+    model = model_class(
+        config_class(**SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=1)
+    )
+    model.bfloat16().float().train()
+    ids = torch.randint(2, 50, (85,))
+    places = torch.cat([torch.arange(n) for n in CU_SEQLENS.diff()]) + first_position(model)
+    batch = PackedBatch(
+        input_ids=ids,
+        position_ids=places,
+        token_type_ids=torch.zeros_like(ids),
+        cu_seqlens=CU_SEQLENS,
+        max_seqlen=30,
+        labels=torch.zeros(5, dtype=torch.long),
+        example_ids=torch.arange(5),
+        step_num_segments=5,
+    )
+    found = []
+    for fused in (False, True):
+        if fused:
+            fuse_layers(model)
+            model.bfloat16()
+        encoder = PackedEncoder(model, AttentionBackend.BUCKETED if fused else AttentionBackend.SDPA)
+        model.zero_grad()
+        logits = encoder(batch)
+        assert encoder.last_num_calls == 2
+        logits.square().sum().backward()
+        gradients = {n: p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
+        found.append((logits.detach().float(), gradients))
+        encoder.release()
+    torch.testing.assert_close(found[1][0], found[0][0], atol=0.02, rtol=0.05)
+    assert found[0][1].keys() == found[1][1].keys()
+    for parameter, exact in found[0][1].items():
+        if exact.norm() > 1e-3:  # a key's bias moves no softmax
+            assert (found[1][1][parameter] - exact).norm() < 0.1 * exact.norm(), parameter
+
+
+@pytest.mark.parametrize("shape", [(7, 10), (8, 64), (33, 35), (1, 3)])
+def test_a_transposed_copy_is_exact(shape):
+    x = numbers(1, *shape)
+    out = torch.empty(shape[::-1], dtype=torch.bfloat16)
+    load_kernels().transpose(x, out, *shape)
+    assert torch.equal(out, x.t())
+
+
 def test_an_activation_that_is_not_exact_gelu_is_left_alone():
     block = BertIntermediate()
     block.intermediate_act_fn = ACT2FN["gelu_new"]
@@ -251,7 +302,7 @@ def test_they_are_compiled_once_and_without_a_compiler_training_goes_on(tmp_path
         with caplog.at_level(logging.WARNING):
             assert load_kernels() is None and load_kernels() is None
         assert [record.getMessage() for record in caplog.records] == [
-            "bf16 on this CPU runs without compiled kernels, at about half the speed: "
+            "bf16 on this CPU runs without compiled kernels, slower: "
             "no C compiler was found (apt-get install gcc, or set CC)"
         ]
         block = BertIntermediate().bfloat16()

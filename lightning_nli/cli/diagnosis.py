@@ -183,7 +183,7 @@ def _cpu_kernels() -> Finding:
         return Finding("precision", "CPU kernels", State.OK, f"{compiled_kernels().name}, used in bf16")
     except (OSError, subprocess.SubprocessError) as error:
         mend = "apt-get install gcc"
-        return Finding("precision", "CPU kernels", State.MISSING, f"bf16 runs at about half the speed: {error}", mend)
+        return Finding("precision", "CPU kernels", State.MISSING, f"bf16 runs slower without them: {error}", mend)
 
 
 def _attention(torch: Any, accelerator: str, native_bf16: bool) -> Iterator[Finding]:

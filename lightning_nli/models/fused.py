@@ -1,7 +1,8 @@
-"""The dense blocks of a post-norm Transformer layer as one autograd function each, around the kernels of `kernels.c`.
+"""The blocks of a post-norm Transformer layer as one autograd function each, around the kernels of `kernels.c`.
 
-BERT, RoBERTa, XLM-R and ELECTRA share two blocks: dense, dropout, residual, norm; and dense, GELU. Both are product and
-one pass over memory. Without the kernels (fp32, a GPU, no compiler) they compute what the library's modules do.
+BERT, RoBERTa, XLM-R and ELECTRA share three: self-attention; dense, dropout, residual, norm; and dense, GELU. Between
+their products each is one pass over memory. Without the kernels (fp32, a GPU, no compiler) they compute what the
+library's modules do.
 
 Shape suffixes: T tokens, D input columns, E output columns.
 """
@@ -15,10 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_nli.models.attention import AttentionBackend
 from lightning_nli.models.linear import weight_gradient
 from lightning_nli.models.native import Kernels, dropout_arguments, kernels_for
+from lightning_nli.models.native_attention import BlockAttention, native_self_attention
 
 _ADD_NORM = re.compile(r"(Bert|Roberta|XLMRoberta|Electra|Camembert)(Self)?Output")
+_SELF_ATTENTION = re.compile(r"(Bert|Roberta|XLMRoberta|Electra|Camembert)SelfAttention")
 _GELU = re.compile(r"(Bert|Roberta|XLMRoberta|Electra|Camembert)Intermediate")
 
 
@@ -30,20 +34,20 @@ class _DenseGelu(torch.autograd.Function):
         before_TE = torch.mm(x_TD, weight.t())
         out_TE = torch.empty_like(before_TE)
         kernels.bias_gelu(before_TE, bias, out_TE, *before_TE.shape)
-        ctx.save_for_backward(x_TD, weight, before_TE)
+        ctx.save_for_backward(x_TD, weight, bias, before_TE)
         ctx.kernels = kernels
         return out_TE
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x_TD, weight, before_TE = ctx.saved_tensors
+        x_TD, weight, bias, before_TE = ctx.saved_tensors
         num_columns = before_TE.shape[1]
         change_TE = torch.empty_like(before_TE)
         parts, of_bias = torch.empty(torch.get_num_threads(), num_columns), torch.empty(num_columns)
         out_TE = grads[0].contiguous()
-        ctx.kernels.bias_gelu_backward(out_TE, before_TE, change_TE, parts, of_bias, *before_TE.shape)
+        ctx.kernels.bias_gelu_backward(out_TE, before_TE, bias, change_TE, parts, of_bias, *before_TE.shape)
         of_x = torch.mm(change_TE, weight) if ctx.needs_input_grad[0] else None
-        return of_x, weight_gradient(x_TD, change_TE), of_bias.to(weight.dtype), None
+        return of_x, weight_gradient(x_TD, change_TE, ctx.kernels), of_bias.to(weight.dtype), None
 
 
 class _DenseDropoutAddNorm(torch.autograd.Function):
@@ -85,7 +89,15 @@ class _DenseDropoutAddNorm(torch.autograd.Function):
         )
         of_x = torch.mm(change_TE, weight) if ctx.needs_input_grad[0] else None
         of_norm_weight, of_norm_bias, of_bias = sums.to(weight.dtype)
-        return of_x, weight_gradient(x_TD, change_TE), of_bias, of_residual, of_norm_weight, of_norm_bias, *[None] * 3
+        return (
+            of_x,
+            weight_gradient(x_TD, change_TE, ctx.kernels),
+            of_bias,
+            of_residual,
+            of_norm_weight,
+            of_norm_bias,
+            *[None] * 3,
+        )
 
 
 _dense_gelu: Callable[..., Tensor] = _DenseGelu.apply
@@ -127,6 +139,32 @@ class FusedGelu(nn.Module):
         return out_TE.view(*hidden_states.shape[:-1], dense.out_features)
 
 
+class FusedSelfAttention(nn.Module):
+    """A layer's self-attention, in one function where the pack's own attention is asked for."""
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **options: Any) -> Any:
+        layer: Any = self
+        layout = options.get("packed_layout")
+        kernels = _kernels_for(layer.query, hidden_states)
+        is_plain = attention_mask is None and not layer.is_causal
+        if kernels is None or not is_plain or layout is None or layout.backend is not AttentionBackend.BUCKETED:
+            return super().forward(hidden_states, attention_mask, *args, **options)  # type: ignore[misc]
+        layout.num_calls += 1
+        parts = (layer.query, layer.key, layer.value)
+        attention = BlockAttention(
+            kernels,
+            layout.buckets,
+            layer.num_attention_heads,
+            layer.attention_head_size,
+            layer.scaling,
+            float(layer.dropout.p) if self.training else 0.0,
+            window=None,
+        )
+        parameters = (*(part.weight for part in parts), *(part.bias for part in parts))
+        out_TD = native_self_attention(_rows(hidden_states), attention, *parameters)
+        return out_TD.view(hidden_states.shape), None
+
+
 def _kernels_for(dense: nn.Linear, *tensors: Tensor) -> Kernels | None:
     """The kernels, if they fit; stage 3 of DeepSpeed, which shards weights, gathers them for whole modules only."""
     if hasattr(dense.weight, "ds_id") or dense.bias is None:
@@ -142,7 +180,10 @@ def fuse_layers(model: nn.Module) -> None:
     """Let the dense blocks of a model run fused where they are known; weights, names and state stay as they are."""
     for module in model.modules():
         name = type(module).__name__
-        if _ADD_NORM.fullmatch(name):
+        if _SELF_ATTENTION.fullmatch(name):
+            library = type(module)
+            module.__class__ = type(f"Fused{name}", (FusedSelfAttention, library), {"__module__": __name__})
+        elif _ADD_NORM.fullmatch(name):
             module.__class__ = FusedAddNorm
         elif _GELU.fullmatch(name) and type(module.intermediate_act_fn).__name__ == "GELUActivation":  # exact, not tanh
             module.__class__ = FusedGelu

@@ -1,8 +1,8 @@
 /* What a Transformer layer computes between its matrix products, in bf16 on a CPU: one pass over memory each.
  *
  * Values are bf16 in memory and fp32 in registers; sums over rows are fp32. A dropped element is a hash of (seed, row,
- * column), so the backward pass draws the same mask again in place of storing it. Every function returns nothing, writes
- * only to its `restrict` outputs, and gives the same bits for the same number of threads.
+ * column), so the backward pass draws the same mask again in place of storing it. Every function gives the same bits for
+ * the same number of threads.
  *
  * Shape suffixes: T tokens, D columns, P = segments x heads, L longest segment of a bucket, H head, N heads.
  */
@@ -70,8 +70,8 @@ static inline float exponential(float x) {
 static inline float normal_cdf(float x, float *density) {
     const float e = exponential(-0.5f * x * x);
     const float t = 1.0f / (1.0f + 0.3275911f * 0.70710678f * fabsf(x));
-    const float poly = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
-    const float upper = 1.0f - 0.5f * poly * e;
+    const float poly = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
+    const float upper = 1.0f - 0.5f * poly * t * e;
     *density = e;
     return x < 0.0f ? 1.0f - upper : upper;
 }
@@ -82,25 +82,44 @@ static void sum_of_threads(const float *parts, int64_t num_parts, int64_t D, flo
         for (int32_t d = 0; d < D; d++) out[d] += parts[part * D + d];
 }
 
-/* y = gelu(x + bias); x is left as x + bias, which the gradient needs. */
-void bias_gelu(bf16 *restrict x_TD, const bf16 *restrict bias_D, bf16 *restrict y_TD, int64_t T, int64_t D, int threads) {
+/* (T, D) -> (D, T), in squares of 4 x 4 values: four values are one word of 64 bits. */
+void transpose(const bf16 *restrict x_TD, bf16 *restrict out_DT, int64_t T, int64_t D, int threads) {
+    const int64_t whole_T = T / 4 * 4, whole_D = D / 4 * 4;
+    PARALLEL
+    for (int64_t block = 0; block < (D + 31) / 32; block++) {
+        const int64_t stop = block * 32 + 32 < D ? block * 32 + 32 : D;
+        for (int64_t t = 0; t < whole_T; t += 4)
+            for (int64_t d = block * 32; d < stop && d < whole_D; d += 4) {
+                uint64_t row[4], column[4] = {0, 0, 0, 0};
+                for (int i = 0; i < 4; i++) memcpy(row + i, x_TD + (t + i) * D + d, 8);
+                for (int i = 0; i < 4; i++)
+                    for (int j = 0; j < 4; j++) column[i] |= (row[j] >> (16 * i) & 0xffffu) << (16 * j);
+                for (int i = 0; i < 4; i++) memcpy(out_DT + (d + i) * T + t, column + i, 8);
+            }
+        for (int64_t d = block * 32; d < stop; d++)
+            for (int64_t t = d < whole_D ? whole_T : 0; t < T; t++) out_DT[d * T + t] = x_TD[t * D + d];
+    }
+}
+
+/* y = gelu(x + bias). */
+void bias_gelu(const bf16 *restrict x_TD, const bf16 *restrict bias_D, bf16 *restrict y_TD, int64_t T, int64_t D,
+               int threads) {
     PARALLEL
     for (int64_t t = 0; t < T; t++) {
-        bf16 *restrict x = x_TD + t * D;
+        const bf16 *restrict x = x_TD + t * D;
         bf16 *restrict y = y_TD + t * D;
         for (int32_t d = 0; d < D; d++) {
             float density;
-            const bf16 rounded = narrow(widen(x[d]) + widen(bias_D[d]));
-            const float value = widen(rounded);
-            x[d] = rounded;
+            const float value = widen(narrow(widen(x[d]) + widen(bias_D[d])));
             y[d] = narrow(value * normal_cdf(value, &density));
         }
     }
 }
 
-/* dx = dy gelu'(x) and its sum over rows. `parts` holds threads x D floats. */
-void bias_gelu_backward(const bf16 *restrict dy_TD, const bf16 *restrict x_TD, bf16 *restrict dx_TD, float *restrict parts,
-                        float *restrict dbias_D, int64_t T, int64_t D, int threads) {
+/* dx = dy gelu'(x + bias) and its sum over rows. `parts` holds threads x D floats. */
+void bias_gelu_backward(const bf16 *restrict dy_TD, const bf16 *restrict x_TD, const bf16 *restrict bias_D,
+                        bf16 *restrict dx_TD, float *restrict parts, float *restrict dbias_D, int64_t T, int64_t D,
+                        int threads) {
     PARALLEL
     for (int64_t part = 0; part < threads; part++) {
         float *restrict sum = parts + part * D;
@@ -111,7 +130,7 @@ void bias_gelu_backward(const bf16 *restrict dy_TD, const bf16 *restrict x_TD, b
             bf16 *restrict dx = dx_TD + t * D;
             for (int32_t d = 0; d < D; d++) {
                 float density;
-                const float value = widen(x[d]);
+                const float value = widen(narrow(widen(x[d]) + widen(bias_D[d])));
                 const float cdf = normal_cdf(value, &density);
                 const float change = widen(dy[d]) * (cdf + value * density * 0.39894228f);
                 dx[d] = narrow(change);
@@ -157,7 +176,8 @@ void bias_dropout_add_norm(bf16 *restrict x_TD, const bf16 *restrict bias_D, con
 
 /* Gradients of the above: of the residual, of x (under the mask), and the sums over rows (weight, shift, bias; 3 x D).
  * `parts` holds threads x 3 x D floats. */
-void bias_dropout_add_norm_backward(const bf16 *restrict dy_TD, const bf16 *restrict x_TD, const bf16 *restrict weight_D,
+void bias_dropout_add_norm_backward(const bf16 *restrict dy_TD, const bf16 *restrict x_TD,
+                                    const bf16 *restrict weight_D,
                                     const float *restrict mean_T, const float *restrict rstd_T,
                                     bf16 *restrict dresidual_TD, bf16 *restrict dx_TD, float *restrict parts,
                                     float *restrict sums_3D, int64_t T, int64_t D, uint32_t threshold, float scale,
@@ -198,24 +218,31 @@ void bias_dropout_add_norm_backward(const bf16 *restrict dy_TD, const bf16 *rest
     sum_of_threads(parts, threads, 3 * D, sums_3D);
 }
 
-/* A bucket's tokens as (P, L, H), times `scale`; empty slots are 0. `start_B` counts from the pack's first token. */
-void gather_rows(const bf16 *restrict x_TNH, int64_t row_stride, const int32_t *restrict start_B,
-                 const int32_t *restrict length_B, bf16 *restrict block_PLH, int64_t B, int64_t N, int64_t L, int64_t H,
-                 float scale, int threads) {
+/* A bucket's tokens as (P, L, H), (x + bias) scale; empty slots are 0. `start_B` counts from the pack's first token,
+ * `bias_NH` may be null. */
+void gather_rows(const bf16 *restrict x_TNH, int64_t row_stride, const bf16 *restrict bias_NH,
+                 const int32_t *restrict start_B, const int32_t *restrict length_B, bf16 *restrict block_PLH, int64_t B,
+                 int64_t N, int64_t L, int64_t H, float scale, int threads) {
     PARALLEL
     for (int64_t p = 0; p < B * N; p++) {
         const int64_t b = p / N, n = p % N, length = length_B[b];
-        const bf16 *from = x_TNH + start_B[b] * row_stride + n * H;
+        const bf16 *restrict from = x_TNH + start_B[b] * row_stride + n * H;
+        const bf16 *restrict bias = bias_NH + n * H;
         bf16 *restrict to = block_PLH + p * L * H;
         for (int64_t l = 0; l < length; l++)
-            for (int64_t h = 0; h < H; h++) to[l * H + h] = narrow(widen(from[l * row_stride + h]) * scale);
+            if (bias_NH)
+                for (int32_t h = 0; h < H; h++)
+                    to[l * H + h] = narrow(widen(narrow(widen(from[l * row_stride + h]) + widen(bias[h]))) * scale);
+            else
+                for (int32_t h = 0; h < H; h++) to[l * H + h] = narrow(widen(from[l * row_stride + h]) * scale);
         memset(to + length * H, 0, (L - length) * H * sizeof(bf16));
     }
 }
 
 /* Blocks back to their tokens, times `scale`. */
-void scatter_rows(const bf16 *restrict block_PLH, bf16 *restrict x_TNH, int64_t row_stride, const int32_t *restrict start_B,
-                  const int32_t *restrict length_B, int64_t B, int64_t N, int64_t L, int64_t H, float scale, int threads) {
+void scatter_rows(const bf16 *restrict block_PLH, bf16 *restrict x_TNH, int64_t row_stride,
+                  const int32_t *restrict start_B, const int32_t *restrict length_B, int64_t B, int64_t N, int64_t L,
+                  int64_t H, float scale, int threads) {
     PARALLEL
     for (int64_t p = 0; p < B * N; p++) {
         const int64_t b = p / N, n = p % N, length = length_B[b];

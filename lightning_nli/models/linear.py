@@ -13,12 +13,22 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from lightning_nli.models.native import Kernels, kernels_for
 
-def weight_gradient(x_TD: Tensor, out_TE: Tensor) -> Tensor:
+
+def weight_gradient(x_TD: Tensor, out_TE: Tensor, kernels: Kernels | None) -> Tensor:
     """(E, D) gradient of the weight of x W^T, `out_TE` being that of the result."""
     if x_TD.shape[1] <= out_TE.shape[1]:
-        return torch.mm(x_TD.t().contiguous(), out_TE).t()
-    return torch.mm(out_TE.t().contiguous(), x_TD)
+        return torch.mm(_transposed(x_TD, kernels), out_TE).t()
+    return torch.mm(_transposed(out_TE, kernels), x_TD)
+
+
+def _transposed(x_TD: Tensor, kernels: Kernels | None) -> Tensor:
+    if kernels is None:
+        return x_TD.t().contiguous()
+    out_DT = torch.empty(x_TD.shape[::-1], dtype=x_TD.dtype)
+    kernels.transpose(x_TD.contiguous(), out_DT, *x_TD.shape)
+    return out_DT
 
 
 class _Linear(torch.autograd.Function):
@@ -36,7 +46,7 @@ class _Linear(torch.autograd.Function):
         out_TE = grads[0]
         of_x = torch.mm(out_TE, weight) if ctx.needs_input_grad[0] else None
         of_bias = out_TE.sum(0) if ctx.needs_input_grad[2] else None
-        of_weight = weight_gradient(x_TD, out_TE) if ctx.needs_input_grad[1] else None
+        of_weight = weight_gradient(x_TD, out_TE, kernels_for(out_TE)) if ctx.needs_input_grad[1] else None
         return of_x, of_weight, of_bias
 
 

@@ -2,17 +2,20 @@
 
 The same formulas as `buckets.py`.
 
-Shape suffixes: T tokens of the pack, N heads, H head, L longest of a bucket rounded up, P = segments * heads.
+Shape suffixes: T tokens of the pack, N heads, H head, D hidden = N * H, L longest of a bucket rounded up,
+P = segments * heads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from lightning_nli.models.linear import weight_gradient
 from lightning_nli.models.native import Kernels, dropout_arguments
 
 if TYPE_CHECKING:
@@ -21,28 +24,82 @@ if TYPE_CHECKING:
 _LANES = 16  # lengths are rounded up to a multiple: no kernel has a remainder, and products are no slower
 
 
-class _Blocks:
-    """Copies between a pack and the blocks of one bucket."""
+@dataclass
+class BlockAttention:
+    """softmax(q k^T scaling) v in every bucket, forward and backward.
 
-    def __init__(self, kernels: Kernels, bucket: Bucket, num_heads: int, head_size: int) -> None:
-        self._kernels, self._bucket, self._head_size = kernels, bucket, head_size
-        self.sizes = (bucket.num_segments, num_heads, -(-bucket.longest // _LANES) * _LANES)
+    Attributes:
+        kernels: Compiled.
+        buckets: Of the pack.
+        num_heads: N.
+        head_size: H.
+        scaling: Of the scores.
+        dropout: Share of the weights that is dropped.
+        window: How many places to either side a token sees; None: its whole segment.
+    """
 
-    def gather(self, x_TNH: Tensor, scale: float = 1.0) -> Tensor:
+    kernels: Kernels
+    buckets: Sequence[Bucket]
+    num_heads: int
+    head_size: int
+    scaling: float
+    dropout: float
+    window: int | None
+    _drops: list[tuple[int, float, int]] = field(default_factory=list)
+
+    def forward(self, qkv: Sequence[Tensor], biases: Sequence[Tensor | None], out: Tensor) -> list[Tensor]:
+        """Write the attention to `out`; all are (T, D) with rows in one stretch. Returns what `backward` needs."""
+        saved: list[Tensor] = []
+        for bucket in self.buckets:
+            q_PLH, k_PLH, v_PLH = (
+                self._gather(bucket, x, bias, scale)
+                for x, bias, scale in zip(qkv, biases, (self.scaling, 1.0, 1.0), strict=True)
+            )
+            weights_PLL = torch.bmm(q_PLH, k_PLH.transpose(1, 2))
+            drop = dropout_arguments(self.dropout)
+            used_PLL = torch.empty_like(weights_PLL) if self.dropout else None
+            window = -1 if self.window is None else self.window
+            self.kernels.masked_softmax(weights_PLL, used_PLL, bucket.lengths, *self._sizes(bucket), window, *drop)
+            self._scatter(bucket, torch.bmm(weights_PLL if used_PLL is None else used_PLL, v_PLH), out)
+            saved += [q_PLH, k_PLH, v_PLH, weights_PLL]
+            self._drops.append(drop)
+        return saved
+
+    def backward(self, of_out: Tensor, saved: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+        """Write the gradients of q, k and v, (T, D) each, to `into`."""
+        of_q, of_k, of_v = into
+        for place, (bucket, drop) in enumerate(zip(self.buckets, self._drops, strict=True)):
+            q_PLH, k_PLH, v_PLH, weights_PLL = saved[4 * place : 4 * place + 4]
+            out_PLH = self._gather(bucket, of_out)
+            change_PLL = torch.bmm(out_PLH, v_PLH.transpose(1, 2))
+            used_PLL = torch.empty_like(weights_PLL) if drop[0] else None
+            self.kernels.masked_softmax_backward(
+                change_PLL, weights_PLL, used_PLL, bucket.lengths, *self._sizes(bucket), *drop
+            )
+            used_PLL = weights_PLL if used_PLL is None else used_PLL
+            self._scatter(bucket, torch.bmm(change_PLL, k_PLH), of_q, self.scaling)
+            self._scatter(bucket, torch.bmm(change_PLL.transpose(1, 2), q_PLH), of_k)  # q holds the scaling
+            self._scatter(bucket, torch.bmm(used_PLL.transpose(1, 2), out_PLH), of_v)
+
+    def _sizes(self, bucket: Bucket) -> tuple[int, int, int]:
+        """(B, N, L)."""
+        return bucket.num_segments, self.num_heads, -(-bucket.longest // _LANES) * _LANES
+
+    def _gather(self, bucket: Bucket, x_TD: Tensor, bias_D: Tensor | None = None, scale: float = 1.0) -> Tensor:
         """(P, L, H); empty slots are 0."""
-        num_segments, num_heads, longest = self.sizes
-        block_PLH = x_TNH.new_empty(num_segments * num_heads, longest, self._head_size)
-        where = (self._bucket.starts, self._bucket.lengths, block_PLH, *self.sizes, self._head_size)
-        self._kernels.gather_rows(x_TNH, x_TNH.stride(0), *where, scale)
+        sizes = self._sizes(bucket)
+        block_PLH = x_TD.new_empty(sizes[0] * sizes[1], sizes[2], self.head_size)
+        where = (bucket.starts, bucket.lengths, block_PLH, *sizes, self.head_size)
+        self.kernels.gather_rows(x_TD, x_TD.stride(0), bias_D, *where, scale)
         return block_PLH
 
-    def scatter(self, block_PLH: Tensor, into_TNH: Tensor, scale: float = 1.0) -> None:
-        where = (self._bucket.starts, self._bucket.lengths, *self.sizes, self._head_size)
-        self._kernels.scatter_rows(block_PLH, into_TNH, into_TNH.stride(0), *where, scale)
+    def _scatter(self, bucket: Bucket, block_PLH: Tensor, into_TD: Tensor, scale: float = 1.0) -> None:
+        where = (bucket.starts, bucket.lengths, *self._sizes(bucket), self.head_size)
+        self.kernels.scatter_rows(block_PLH, into_TD, into_TD.stride(0), *where, scale)
 
 
 class _NativeAttention(torch.autograd.Function):
-    """softmax(q k^T scaling) v in every bucket."""
+    """Attention over queries, keys and values of (T, N, H)."""
 
     @staticmethod
     def forward(
@@ -56,47 +113,46 @@ class _NativeAttention(torch.autograd.Function):
         window: int | None,
         kernels: Kernels,
     ) -> Tensor:
-        q_TNH, k_TNH, v_TNH = (_with_rows(x) for x in (q_TNH, k_TNH, v_TNH))
+        ctx.attention = BlockAttention(kernels, buckets, q_TNH.shape[1], q_TNH.shape[2], scaling, dropout, window)
         out_TNH = torch.empty(v_TNH.shape, dtype=v_TNH.dtype)
-        saved, drops = [], []
-        for bucket in buckets:
-            blocks = _Blocks(kernels, bucket, *q_TNH.shape[1:])
-            q_PLH, k_PLH, v_PLH = blocks.gather(q_TNH, scaling), blocks.gather(k_TNH), blocks.gather(v_TNH)
-            weights_PLL = torch.bmm(q_PLH, k_PLH.transpose(1, 2))
-            drop = dropout_arguments(dropout)
-            used_PLL = torch.empty_like(weights_PLL) if dropout else None
-            kernels.masked_softmax(
-                weights_PLL, used_PLL, bucket.lengths, *blocks.sizes, -1 if window is None else window, *drop
-            )
-            blocks.scatter(torch.bmm(weights_PLL if used_PLL is None else used_PLL, v_PLH), out_TNH)
-            saved += [q_PLH, k_PLH, v_PLH, weights_PLL]
-            drops.append(drop)
+        saved = ctx.attention.forward([_flat(x) for x in (q_TNH, k_TNH, v_TNH)], [None] * 3, _flat(out_TNH))
         ctx.save_for_backward(*saved)
-        ctx.buckets, ctx.scaling, ctx.drops, ctx.kernels = buckets, scaling, drops, kernels
         return out_TNH
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        out_TNH = _with_rows(grads[0])
-        of_q, of_k, of_v = (torch.empty(out_TNH.shape, dtype=out_TNH.dtype) for _ in range(3))
-        for place, (bucket, drop) in enumerate(zip(ctx.buckets, ctx.drops, strict=True)):
-            q_PLH, k_PLH, v_PLH, weights_PLL = saved[4 * place : 4 * place + 4]
-            blocks = _Blocks(ctx.kernels, bucket, *out_TNH.shape[1:])
-            out_PLH = blocks.gather(out_TNH)
-            change_PLL = torch.bmm(out_PLH, v_PLH.transpose(1, 2))
-            used_PLL = torch.empty_like(weights_PLL) if drop[0] else None
-            ctx.kernels.masked_softmax_backward(change_PLL, weights_PLL, used_PLL, bucket.lengths, *blocks.sizes, *drop)
-            used_PLL = weights_PLL if used_PLL is None else used_PLL
-            blocks.scatter(torch.bmm(change_PLL, k_PLH), of_q, ctx.scaling)
-            blocks.scatter(torch.bmm(change_PLL.transpose(1, 2), q_PLH), of_k)  # q holds the scaling
-            blocks.scatter(torch.bmm(used_PLL.transpose(1, 2), out_PLH), of_v)
-        return of_q, of_k, of_v, *[None] * 5
+        of_qkv = [torch.empty(grads[0].shape, dtype=grads[0].dtype) for _ in range(3)]
+        ctx.attention.backward(_flat(grads[0]), ctx.saved_tensors, [_flat(x) for x in of_qkv])
+        return *of_qkv, *[None] * 5
+
+
+def _flat(x_TNH: Tensor) -> Tensor:
+    """(T, D), a view where the heads of a token lie side by side in memory."""
+    return x_TNH.flatten(1)
+
+
+class _SelfAttention(torch.autograd.Function):
+    """Queries, keys and values of x in one product, and their attention: (T, D)."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, attention: BlockAttention, *parameters: Tensor) -> Tensor:
+        weights, biases = torch.cat(parameters[:3]), parameters[3:]
+        qkv = torch.mm(x_TD, weights.t()).chunk(3, dim=1)
+        out_TD = torch.empty(qkv[0].shape, dtype=x_TD.dtype)
+        saved = attention.forward(qkv, biases, out_TD)
+        ctx.save_for_backward(x_TD, weights, *saved)
+        ctx.attention = attention
+        return out_TD
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x_TD, weights, *saved = ctx.saved_tensors
+        of_qkv = torch.empty(x_TD.shape[0], weights.shape[0], dtype=x_TD.dtype)
+        ctx.attention.backward(grads[0].contiguous(), saved, of_qkv.chunk(3, dim=1))
+        of_x = torch.mm(of_qkv, weights) if ctx.needs_input_grad[0] else None
+        of_weights = weight_gradient(x_TD, of_qkv, ctx.attention.kernels)
+        return of_x, None, *of_weights.chunk(3), *of_qkv.sum(0).chunk(3)
 
 
 native_attention: Callable[..., Tensor] = _NativeAttention.apply
-
-
-def _with_rows(x_TNH: Tensor) -> Tensor:
-    """The tensor with each token's heads in one stretch of memory, which the kernels read by rows."""
-    return x_TNH if x_TNH.stride()[1:] == (x_TNH.shape[2], 1) else x_TNH.contiguous()
+native_self_attention: Callable[..., Tensor] = _SelfAttention.apply
