@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -178,6 +179,27 @@ def test_population_based_training_takes_over_weights_and_says_from_whom(tmp_pat
     text = write_results(sweep)
     best = ranked(trials, METRIC)[0]
     assert ("best-schedule.json" in text) == bool(best.lineage) != (sweep.folder / "best.yaml").exists()
+
+
+def test_a_trial_that_ray_opens_twice_keeps_the_settings_of_the_one_that_steps(tmp_path):
+    """Ray may start a second process for a trial, late and with settings from before it took over another's."""
+    from ray.tune.trainable.trainable import TRIAL_INFO
+
+    from lightning_nli.tuning.search import draw_trials
+    from lightning_nli.tuning.trial import CPUS_KEY, GPUS_KEY, SWEEP_KEY, TrialRun
+
+    sweep = scripted_sweep(tmp_path, {"2": [0.5]}, space="seed: {choice: [1, 2]}", epochs=1)
+    draw_trials(sweep)
+    told = SimpleNamespace(trial_name="001", trial_id="1", trial_resources=None, experiment_name="x")
+    opened = [
+        TrialRun({SWEEP_KEY: str(sweep.folder), CPUS_KEY: 1, GPUS_KEY: 0, "seed": seed, TRIAL_INFO: told})
+        for seed in (2, 1)
+    ]
+    assert not (sweep.ledger("001") / "config.yaml").exists()
+    assert opened[0].step()["score"] == 0.5
+    assert "seed: 2" in (sweep.ledger("001") / "config.yaml").read_text()
+    for trial in opened:
+        trial.cleanup()
 
 
 def test_a_population_goes_on_without_a_trial_that_fails(tmp_path):

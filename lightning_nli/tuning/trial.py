@@ -79,7 +79,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
         ]
         self._number = self._first_number()
         self._last: dict[str, Any] = {}
-        self._write_tasks()
+        self._tasks_are_written = False
 
     def _first_number(self) -> int:
         """Place of the first report to make: all are made again, but populations compare what trials are now."""
@@ -89,6 +89,8 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
         return reports - 1 if self._trial.status.has_ended else reports
 
     def _write_tasks(self) -> None:
+        """Not before the trial's first step here: Ray may open a trial in a second process, late and with old settings."""
+        self._tasks_are_written = True
         spec = self._sweep.spec
         for member, process in zip(spec.members, self._processes, strict=True):
             config = self._sweep.config(self._trial, member)
@@ -107,6 +109,8 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
             TrialFailed: a run ended early, or its score is no number.
             TrialInterrupted: the sweep is being stopped.
         """
+        if not self._tasks_are_written:
+            self._write_tasks()
         try:
             (report,) = merge_reports([[process.report(self._number)] for process in self._processes])
             result = self._result(report)
