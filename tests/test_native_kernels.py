@@ -310,3 +310,16 @@ def test_they_are_compiled_once_and_without_a_compiler_training_goes_on(tmp_path
         assert block(numbers(1, 4, 24)).shape == (4, 40)
     finally:
         load_kernels.cache_clear()
+
+
+def test_an_adapter_around_a_layer_is_not_passed_by():
+    class Adapter(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    block = BertIntermediate().bfloat16()
+    block.__class__ = FusedGelu
+    x = numbers(1, 4, 24)
+    before = block(x)
+    block.dense.__class__ = Adapter
+    assert (block(x) - before).abs().mean() > 0.3

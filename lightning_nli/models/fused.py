@@ -10,14 +10,14 @@ Shape suffixes: T tokens, D input columns, E output columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lightning_nli.models.attention import AttentionBackend
-from lightning_nli.models.linear import weight_gradient
+from lightning_nli.models.linear import FastLinear, weight_gradient
 from lightning_nli.models.native import Kernels, dropout_arguments, kernels_for
 from lightning_nli.models.native_attention import BlockAttention, native_self_attention
 
@@ -113,7 +113,7 @@ class FusedAddNorm(nn.Module):
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         dense, norm = self.dense, self.LayerNorm
-        kernels = _kernels_for(dense, hidden_states, input_tensor, norm.weight)
+        kernels = _kernels_for([dense], hidden_states, input_tensor, norm.weight)
         if kernels is None:
             return norm(self.dropout(dense(hidden_states)) + input_tensor)  # type: ignore[no-any-return]
         rows_TD, residual_TE = _rows(hidden_states), _rows(input_tensor)
@@ -132,7 +132,7 @@ class FusedGelu(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         dense = self.dense
-        kernels = _kernels_for(dense, hidden_states)
+        kernels = _kernels_for([dense], hidden_states)
         if kernels is None:
             return self.intermediate_act_fn(dense(hidden_states))  # type: ignore[no-any-return]
         out_TE = _dense_gelu(_rows(hidden_states), dense.weight, dense.bias, kernels)
@@ -145,12 +145,12 @@ class FusedSelfAttention(nn.Module):
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **options: Any) -> Any:
         layer: Any = self
         layout = options.get("packed_layout")
-        kernels = _kernels_for(layer.query, hidden_states)
+        parts = (layer.query, layer.key, layer.value)
+        kernels = _kernels_for(parts, hidden_states)
         is_plain = attention_mask is None and not layer.is_causal
         if kernels is None or not is_plain or layout is None or layout.backend is not AttentionBackend.BUCKETED:
             return super().forward(hidden_states, attention_mask, *args, **options)  # type: ignore[misc]
         layout.num_calls += 1
-        parts = (layer.query, layer.key, layer.value)
         attention = BlockAttention(
             kernels,
             layout.buckets,
@@ -165,11 +165,17 @@ class FusedSelfAttention(nn.Module):
         return out_TD.view(hidden_states.shape), None
 
 
-def _kernels_for(dense: nn.Linear, *tensors: Tensor) -> Kernels | None:
-    """The kernels, if they fit; stage 3 of DeepSpeed, which shards weights, gathers them for whole modules only."""
-    if hasattr(dense.weight, "ds_id") or dense.bias is None:
-        return None
-    return kernels_for(dense.weight, *tensors)
+def _kernels_for(parts: Sequence[nn.Module], *tensors: Tensor) -> Kernels | None:
+    """The kernels, if they fit: plain linear layers with a bias, here as a whole.
+
+    A layer of another class (an adapter around it) computes something else, and stage 3 of DeepSpeed, which shards
+    weights, gathers them for modules that are called.
+    """
+    for part in parts:
+        is_plain = type(part) in (nn.Linear, FastLinear) and part.bias is not None
+        if not is_plain or hasattr(part.weight, "ds_id"):
+            return None
+    return kernels_for(parts[0].weight, *tensors)  # type: ignore[arg-type]
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class TrialRun(tune.Trainable):  # type: ignore[misc]
         return reports - 1 if self._trial.status.has_ended else reports
 
     def _write_tasks(self) -> None:
-        """Not before the trial's first step here: Ray may open a trial in a second process, late and with old settings."""
+        """Not before the first step: Ray may open a trial in a second process too, late and with old settings."""
         self._tasks_are_written = True
         spec = self._sweep.spec
         for member, process in zip(spec.members, self._processes, strict=True):
