@@ -236,7 +236,7 @@ def test_a_packed_encoder_has_the_logits_and_gradients_of_fp32(name):
         encoder = PackedEncoder(model, AttentionBackend.BUCKETED if fused else AttentionBackend.SDPA)
         model.zero_grad()
         logits = encoder(batch)
-        assert encoder.last_num_calls == 2
+        assert encoder.last_num_calls == 2 and logits.shape[0] == 5
         logits.square().sum().backward()
         gradients = {n: p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
         found.append((logits.detach().float(), gradients))
@@ -246,6 +246,20 @@ def test_a_packed_encoder_has_the_logits_and_gradients_of_fp32(name):
     for parameter, exact in found[0][1].items():
         if exact.norm() > 1e-3:  # a key's bias moves no softmax
             assert (found[1][1][parameter] - exact).norm() < 0.1 * exact.norm(), parameter
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_places_that_no_segment_holds_change_nothing(kernels):
+    """A pack is filled up to a shape that was compiled before; the places behind its segments get 0, both ways."""
+    use_native_kernels(kernels)
+    q, k, v = numbers(0, 3, 85, 2, 8)
+    options = {"backend": AttentionBackend.BUCKETED}
+    whole = varlen_attention(q, k, v, CU_SEQLENS, 30, **options)
+    filled = [torch.cat([x, numbers(7, 11, 2, 8)]).requires_grad_() for x in (q, k, v)]
+    out = varlen_attention(*filled, CU_SEQLENS, 30, **options)
+    assert torch.equal(out[:85], whole) and not out[85:].any()
+    out.backward(numbers(8, *out.shape))
+    assert all(x.grad[:85].any() and not x.grad[85:].any() for x in filled)
 
 
 @pytest.mark.parametrize("shape", [(7, 10), (8, 64), (33, 35), (1, 3)])

@@ -15,6 +15,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lightning_nli.models.buckets import Bucket, bucketed_attention, make_buckets, outside_window
+from lightning_nli.models.native import kernels_for
+from lightning_nli.models.native_attention import native_attention
 from lightning_nli.types import UserError
 
 HOOK_NAME = "lightning_nli_packed"
@@ -61,6 +63,7 @@ class AttentionLayout:
         max_seqlen: Longest segment.
         backend: How to compute.
         buckets: Of the bucketed backend.
+        num_tokens: Of all segments, where tensors may have places behind them that no segment holds; else None.
         num_calls: Layers that have used it: a model that ignores the hook leaves it at 0.
     """
 
@@ -68,12 +71,14 @@ class AttentionLayout:
     max_seqlen: int
     backend: AttentionBackend
     buckets: list[Bucket]
+    num_tokens: int | None
     num_calls: int = 0
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, max_seqlen: int, backend: AttentionBackend) -> AttentionLayout:
         bucketed = backend is AttentionBackend.BUCKETED
-        return cls(cu_seqlens, max_seqlen, backend, make_buckets(cu_seqlens) if bucketed else [])
+        buckets = make_buckets(cu_seqlens) if bucketed else []
+        return cls(cu_seqlens, max_seqlen, backend, buckets, buckets[-1].stop if bucketed else None)
 
 
 def varlen_attention(
@@ -109,6 +114,9 @@ def packed_attention(
     """`varlen_attention` over a layout that is already made."""
     scaling = q_TNH.shape[-1] ** -0.5 if scaling is None else scaling
     if layout.backend is AttentionBackend.BUCKETED:
+        kernels = kernels_for(q_TNH, k_TNH, v_TNH)
+        if kernels is not None:
+            return native_attention(q_TNH, k_TNH, v_TNH, layout.buckets, scaling, dropout, window, kernels)
         return bucketed_attention(q_TNH, k_TNH, v_TNH, layout.buckets, scaling=scaling, dropout=dropout, window=window)
     if layout.backend is AttentionBackend.SDPA:
         visible_TT = _visible(layout.cu_seqlens, window)

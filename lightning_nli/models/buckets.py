@@ -18,8 +18,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lightning_nli.models.dropout import dropout_mask
-from lightning_nli.models.native import kernels_for
-from lightning_nli.models.native_attention import native_attention
 
 _BUCKET_FILL = 0.8  # a segment shorter than this share of its bucket's longest opens a new bucket
 
@@ -92,6 +90,13 @@ def outside_window(length: int, window: int, device: torch.device) -> Tensor:
     return (place_L[:, None] - place_L[None, :]).abs() > window
 
 
+def empty_for(shape: Sequence[int], like: Tensor, buckets: Sequence[Bucket]) -> Tensor:
+    """A tensor of (T, ...) to write buckets to; places behind the last one are 0."""
+    made = torch.empty(shape, dtype=like.dtype, device=like.device)
+    made[buckets[-1].stop :] = 0
+    return made
+
+
 def bucketed_attention(
     q_TNH: Tensor,
     k_TNH: Tensor,
@@ -102,10 +107,10 @@ def bucketed_attention(
     dropout: float = 0.0,
     window: int | None = None,
 ) -> Tensor:
-    """A token sees its own segment (with `window`, at most so many places away) and nothing else: (T, N, H)."""
-    kernels = kernels_for(q_TNH, k_TNH, v_TNH)
-    if kernels is not None:
-        return native_attention(q_TNH, k_TNH, v_TNH, buckets, scaling, dropout, window, kernels)
+    """A token sees its own segment (with `window`, at most so many places away) and nothing else: (T, N, H).
+
+    Places behind the last bucket get 0.
+    """
     return _attend(q_TNH, k_TNH, v_TNH, buckets, scaling, dropout, window)
 
 
@@ -127,7 +132,7 @@ class _BucketedAttention(torch.autograd.Function):
         dropout: float,
         window: int | None,
     ) -> Tensor:
-        out_TNH = torch.empty(v_TNH.shape, dtype=v_TNH.dtype, device=v_TNH.device)
+        out_TNH = empty_for(v_TNH.shape, v_TNH, buckets)
         saved: list[Tensor | None] = []
         for bucket in buckets:
             q_PLH, k_PLH, v_PLH = (_to_block(x, bucket) for x in (q_TNH, k_TNH, v_TNH))
@@ -146,7 +151,7 @@ class _BucketedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        into_TNH = [torch.empty(grads[0].shape, dtype=grads[0].dtype, device=grads[0].device) for _ in range(3)]
+        into_TNH = [empty_for(grads[0].shape, grads[0], ctx.buckets) for _ in range(3)]
         for place, bucket in enumerate(ctx.buckets):
             q_PLH, k_PLH, v_PLH, weights_PLL, mask_PLL = saved[5 * place : 5 * place + 5]
             out_PLH = _to_block(grads[0], bucket, fill_empty=False)

@@ -33,6 +33,8 @@ from lightning_nli.types import IGNORE_INDEX, LabelScheme, UserError
 
 log = logging.getLogger(__name__)
 
+_ROWS = 64  # tokens: what a pack is filled up to a multiple of, in bf16 on a CPU
+
 
 class PackedEncoder(nn.Module):
     """A Hugging Face sequence classifier that reads a pack of segments in one row without padding.
@@ -64,7 +66,8 @@ class PackedEncoder(nn.Module):
         """(1, T, D) -> (S, 1, D): what follows pools a row of one place, as it would a row of a padded batch."""
         if self._layout is None:  # the library's own, padded road (`_probe`)
             return output
-        states_TD, cu_seqlens = output.last_hidden_state[0], self._layout.cu_seqlens.long()
+        cu_seqlens = self._layout.cu_seqlens.long()
+        states_TD = output.last_hidden_state[0, : self._layout.num_tokens]
         if self._takes_mean:
             states_SD = torch.segment_reduce(states_TD, "mean", lengths=cu_seqlens.diff())
         else:
@@ -78,15 +81,29 @@ class PackedEncoder(nn.Module):
 
     def _logits(self, batch: PackedBatch) -> Tensor:
         self._layout = AttentionLayout.of(batch.cu_seqlens, batch.max_seqlen, self.backend)
+        inputs = {"input_ids": batch.input_ids[None], "position_ids": batch.position_ids[None]}
+        if batch.token_type_ids is not None:
+            inputs["token_type_ids"] = batch.token_type_ids[None]
         try:
-            inputs = {"input_ids": batch.input_ids[None], "position_ids": batch.position_ids[None]}
-            if batch.token_type_ids is not None:
-                inputs["token_type_ids"] = batch.token_type_ids[None]
+            if self._wants_whole_rows():
+                inputs = {name: _fill_rows(values) for name, values in inputs.items()}
             logits: Tensor = self.model(**inputs, packed_layout=self._layout).logits
         finally:
             self.last_num_calls = self._layout.num_calls
             self._layout = None
         return logits
+
+    def _wants_whole_rows(self) -> bool:
+        """Whether every number of tokens would cost a compilation: oneDNN's products in bf16 are made for one shape."""
+        weight = next(self.model.parameters())
+        is_compiled = weight.dtype is torch.bfloat16 and weight.device.type == "cpu"
+        return is_compiled and self.backend is AttentionBackend.BUCKETED
+
+
+def _fill_rows(values: Tensor) -> Tensor:
+    """(1, T) -> (1, T rounded up), the last value repeated; no segment holds these places, so nothing comes of them."""
+    missing = -values.shape[1] % _ROWS
+    return torch.cat([values, values[:, -1:].expand(1, missing)], dim=1) if missing else values
 
 
 def _layer_stack(model: Any) -> nn.Module:

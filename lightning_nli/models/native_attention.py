@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lightning_nli.models.buckets import Bucket, empty_for
 from lightning_nli.models.linear import weight_gradient
 from lightning_nli.models.native import Kernels, dropout_arguments
-
-if TYPE_CHECKING:
-    from lightning_nli.models.buckets import Bucket
 
 _LANES = 16  # lengths are rounded up to a multiple: no kernel has a remainder, and products are no slower
 
@@ -114,14 +112,14 @@ class _NativeAttention(torch.autograd.Function):
         kernels: Kernels,
     ) -> Tensor:
         ctx.attention = BlockAttention(kernels, buckets, q_TNH.shape[1], q_TNH.shape[2], scaling, dropout, window)
-        out_TNH = torch.empty(v_TNH.shape, dtype=v_TNH.dtype)
+        out_TNH = empty_for(v_TNH.shape, v_TNH, buckets)
         saved = ctx.attention.forward([_flat(x) for x in (q_TNH, k_TNH, v_TNH)], [None] * 3, _flat(out_TNH))
         ctx.save_for_backward(*saved)
         return out_TNH
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        of_qkv = [torch.empty(grads[0].shape, dtype=grads[0].dtype) for _ in range(3)]
+        of_qkv = [empty_for(grads[0].shape, grads[0], ctx.attention.buckets) for _ in range(3)]
         ctx.attention.backward(_flat(grads[0]), ctx.saved_tensors, [_flat(x) for x in of_qkv])
         return *of_qkv, *[None] * 5
 
@@ -138,7 +136,7 @@ class _SelfAttention(torch.autograd.Function):
     def forward(ctx: Any, x_TD: Tensor, attention: BlockAttention, *parameters: Tensor) -> Tensor:
         weights, biases = torch.cat(parameters[:3]), parameters[3:]
         qkv = torch.mm(x_TD, weights.t()).chunk(3, dim=1)
-        out_TD = torch.empty(qkv[0].shape, dtype=x_TD.dtype)
+        out_TD = empty_for(qkv[0].shape, x_TD, attention.buckets)
         saved = attention.forward(qkv, biases, out_TD)
         ctx.save_for_backward(x_TD, weights, *saved)
         ctx.attention = attention
@@ -147,7 +145,7 @@ class _SelfAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_TD, weights, *saved = ctx.saved_tensors
-        of_qkv = torch.empty(x_TD.shape[0], weights.shape[0], dtype=x_TD.dtype)
+        of_qkv = empty_for((x_TD.shape[0], weights.shape[0]), x_TD, ctx.attention.buckets)
         ctx.attention.backward(grads[0].contiguous(), saved, of_qkv.chunk(3, dim=1))
         of_x = torch.mm(of_qkv, weights) if ctx.needs_input_grad[0] else None
         of_weights = weight_gradient(x_TD, of_qkv, ctx.attention.kernels)
