@@ -16,7 +16,7 @@ import lightning_nli
 from lightning_nli.cli.main import main
 from lightning_nli.config import EngineConfig
 from lightning_nli.data.readers import read_source
-from lightning_nli.models import attention
+from lightning_nli.models import attention, fused
 from lightning_nli.models.attention import AttentionBackend, choose_backend, varlen_attention
 from lightning_nli.models.encoder import wrap_encoder
 from lightning_nli.models.padded import PaddedEncoder
@@ -61,21 +61,29 @@ def test_p05_no_helper_whose_values_are_counted_is_used():
 def half_runs(tmp_path_factory):
     """Runs trained in half precision, and the types of what reached attention in training and validation."""
     found = {}
-    real = attention.packed_attention
+    real, real_layer = attention.packed_attention, fused.native_self_attention
     for precision in ("bf16", "bf16-autocast"):
         seen = SimpleNamespace(training=set(), validation=set())
 
-        def watched(q_TNH, k_TNH, v_TNH, *args, seen=seen, **options):
-            kinds = {q_TNH.dtype, k_TNH.dtype, v_TNH.dtype}
+        def note(*tensors, seen=seen):
+            kinds = {x.dtype for x in tensors}
             if torch.is_inference_mode_enabled():
                 seen.validation |= kinds
             elif torch.is_grad_enabled():  # not the probe at load, which compares in fp32
                 seen.training |= kinds
+
+        def watched(q_TNH, k_TNH, v_TNH, *args, note=note, **options):
+            note(q_TNH, k_TNH, v_TNH)
             return real(q_TNH, k_TNH, v_TNH, *args, **options)
+
+        def watched_layer(x_TD, attention, *weights, note=note):
+            note(x_TD, *weights)
+            return real_layer(x_TD, attention, *weights)
 
         folder = tmp_path_factory.mktemp(precision) / "run"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(attention, "packed_attention", watched)
+            patch.setattr(fused, "native_self_attention", watched_layer)
             assert main(["fit", *FIT, "--precision", precision, "--run-dir", str(folder)]) == 0
             fitted = SimpleNamespace(training=set(seen.training), validation=set(seen.validation))
             seen.validation.clear()

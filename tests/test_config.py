@@ -82,6 +82,7 @@ OTHER = {
     "trim_vocab": "off",
     "activation_checkpointing": True,
     "compile": True,
+    "native_kernels": "off",
     "threads": 2,
     "num_workers": 1,
     "max_time": "1:00:00",
