@@ -105,8 +105,8 @@ class EngineConfig:
             vocabulary or better (no logit changes; untouched rows come back unchanged on export); `off` trains all.
         activation_checkpointing: Recompute layers in backward: less memory, about a third more time.
         compile: Compile the encoder with torch.compile.
-        native_kernels: `auto` runs what lies between the products of a bf16 training on a CPU in C, compiled once for
-            this machine (BERT, RoBERTa, XLM-R, ELECTRA); `off`, or where there is no C compiler: torch's operations.
+        native_kernels: `auto` runs what lies between the products of a bf16 model on a CPU in C, compiled once for this
+            machine (BERT, RoBERTa, XLM-R, ELECTRA); `off`, or where there is no C compiler: torch's operations.
         threads: CPU threads of a process; null shares the cores out, or takes OMP_NUM_THREADS where that is set.
         num_workers: Loader processes per device; packs are cheap to build, 0 is usually best.
         max_time: Stop, save and exit with code 75 after this wall time, as DD:HH:MM:SS; null for no limit.

@@ -76,9 +76,9 @@ def half_runs(tmp_path_factory):
             note(q_TNH, k_TNH, v_TNH)
             return real(q_TNH, k_TNH, v_TNH, *args, **options)
 
-        def watched_layer(x_TD, attention, *weights, note=note):
-            note(x_TD, *weights)
-            return real_layer(x_TD, attention, *weights)
+        def watched_layer(attention, *tensors, note=note):
+            note(*tensors)
+            return real_layer(attention, *tensors)
 
         folder = tmp_path_factory.mktemp(precision) / "run"
         with pytest.MonkeyPatch.context() as patch:

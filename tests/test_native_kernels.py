@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from tiny_models import NO_DROPOUT
 from torch import nn
 from transformers import (
     BertConfig,
@@ -65,6 +66,12 @@ class BertIntermediate(nn.Module):
 def numbers(seed, *shape):
     """bf16 values, so that fp32 and bf16 begin with the same."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def make_model(name):
+    model_class, config_class = MODELS[name]
+    torch.manual_seed(0)
+    return model_class(config_class(**SIZES, **NO_DROPOUT, pad_token_id=1))
 
 
 def passes(block, inputs, dtype):
@@ -185,11 +192,7 @@ def test_what_is_no_number_stays_none():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_known_architecture_is_fused_whole_and_learns_as_it_did(name):
-    model_class, config_class = MODELS[name]
-    torch.manual_seed(0)
-    model = model_class(
-        config_class(**SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=1)
-    )
+    model = make_model(name)
     model.train()
     ids = torch.randint(2, 50, (3, 11))
     found = []
@@ -210,11 +213,7 @@ def test_every_known_architecture_is_fused_whole_and_learns_as_it_did(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_a_packed_encoder_has_the_logits_and_gradients_of_fp32(name):
     """Self-attention in one function, against the library's own layers and torch's own attention."""
-    model_class, config_class = MODELS[name]
-    torch.manual_seed(0)
-    model = model_class(
-        config_class(**SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=1)
-    )
+    model = make_model(name)
     model.bfloat16().float().train()
     ids = torch.randint(2, 50, (85,))
     places = torch.cat([torch.arange(n) for n in CU_SEQLENS.diff()]) + first_position(model)

@@ -97,26 +97,17 @@ def save_bert(folder: Path, *, labels: list[str] | None = None, base_only: bool 
 
 def save_roberta_encoder(folder: Path, tokenizer: Any, num_rows: int | None = None) -> Path:
     """An encoder without a head, of `num_rows` tokens (all of the tokenizer), with weights that tell texts apart."""
-    config = RobertaConfig(
-        vocab_size=num_rows or len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=66,
-        type_vocab_size=1,
-        pad_token_id=1,
-        initializer_range=0.3,
-    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = roberta_config(num_rows or len(tokenizer), initializer_range=0.3, **sizes)
     torch.manual_seed(0)
     RobertaModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
-def roberta_model(tokenizer: Any, **changes: Any) -> RobertaForSequenceClassification:
-    config = RobertaConfig(
-        vocab_size=len(tokenizer),
+def roberta_config(num_rows: int, **changes: Any) -> RobertaConfig:
+    return RobertaConfig(
+        vocab_size=num_rows,
         max_position_embeddings=66,
         type_vocab_size=1,
         pad_token_id=1,
@@ -124,6 +115,10 @@ def roberta_model(tokenizer: Any, **changes: Any) -> RobertaForSequenceClassific
         eos_token_id=2,
         **(SIZES | changes),
     )
+
+
+def roberta_model(tokenizer: Any, **changes: Any) -> RobertaForSequenceClassification:
+    config = roberta_config(len(tokenizer), **changes)
     torch.manual_seed(0)
     return RobertaForSequenceClassification(config).eval()
 

@@ -177,13 +177,15 @@ def _precision(accelerator: str, native_bf16: bool) -> Iterator[Finding]:
 
 
 def _cpu_kernels() -> Finding:
-    from lightning_nli.models.native import compiled_kernels
+    from lightning_nli.models.native import compiled_kernels, find_compiler
 
+    compiler = find_compiler()
     try:
-        return Finding("precision", "CPU kernels", State.OK, f"{compiled_kernels().name}, used in bf16")
+        compiled_kernels()
     except (OSError, subprocess.SubprocessError) as error:
-        mend = "apt-get install gcc"
+        mend = "" if compiler else "apt-get install gcc"
         return Finding("precision", "CPU kernels", State.MISSING, f"bf16 runs slower without them: {error}", mend)
+    return Finding("precision", "CPU kernels", State.OK, f"compiled by {compiler}; used in bf16")
 
 
 def _attention(torch: Any, accelerator: str, native_bf16: bool) -> Iterator[Finding]:

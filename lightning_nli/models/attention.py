@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lightning_nli.models.buckets import Bucket, bucketed_attention, make_buckets, outside_window
 from lightning_nli.models.native import kernels_for
-from lightning_nli.models.native_attention import native_attention
+from lightning_nli.models.native_attention import BlockAttention, native_attention
 from lightning_nli.types import UserError
 
 HOOK_NAME = "lightning_nli_packed"
@@ -116,7 +116,9 @@ def packed_attention(
     if layout.backend is AttentionBackend.BUCKETED:
         kernels = kernels_for(q_TNH, k_TNH, v_TNH)
         if kernels is not None:
-            return native_attention(q_TNH, k_TNH, v_TNH, layout.buckets, scaling, dropout, window, kernels)
+            num_heads, head_size = q_TNH.shape[1:]
+            blocks = BlockAttention(kernels, layout.buckets, num_heads, head_size, scaling, dropout, window)
+            return native_attention(blocks, q_TNH, k_TNH, v_TNH)
         return bucketed_attention(q_TNH, k_TNH, v_TNH, layout.buckets, scaling=scaling, dropout=dropout, window=window)
     if layout.backend is AttentionBackend.SDPA:
         visible_TT = _visible(layout.cu_seqlens, window)

@@ -228,7 +228,6 @@ def load_encoder(
     model, head_is_new = load_classifier(folder, scheme, head)
     speed_up_dropout(model)
     speed_up_linear(model)
-    fuse_layers(model)
     grow_vocabulary(model, vocabulary_size(tokenizer))
     model.config.id2label = dict(enumerate(scheme.names))
     model.config.label2id = {name: index for index, name in enumerate(scheme.names)}
@@ -264,11 +263,12 @@ def _is_padded(model: Any) -> bool:
 
 
 def wrap_encoder(model: Any, attention: str, device: torch.device) -> nn.Module:
-    """Put a Hugging Face classifier on the road that `--attention` and its architecture ask for.
+    """Fuse the known layers of a Hugging Face classifier; put it on the road of `--attention` and its architecture.
 
     Raises:
         UserError: a packed backend for an architecture that cannot be packed, or one that the device does not have.
     """
+    fuse_layers(model)
     known = architecture_of(model.config.model_type)
     if known.road is not Road.PACKED and attention not in ("auto", "padded"):
         raise UserError(

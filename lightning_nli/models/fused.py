@@ -161,7 +161,7 @@ class FusedSelfAttention(nn.Module):
             window=None,
         )
         parameters = (*(part.weight for part in parts), *(part.bias for part in parts))
-        out_TD = native_self_attention(_rows(hidden_states), attention, *parameters)
+        out_TD = native_self_attention(attention, _rows(hidden_states), *parameters)
         return out_TD.view(hidden_states.shape), None
 
 

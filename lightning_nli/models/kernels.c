@@ -227,12 +227,11 @@ void gather_rows(const bf16 *restrict x_TNH, int64_t row_stride, const bf16 *res
     for (int64_t p = 0; p < B * N; p++) {
         const int64_t b = p / N, n = p % N, length = length_B[b];
         const bf16 *restrict from = x_TNH + start_B[b] * row_stride + n * H;
-        const bf16 *restrict bias = bias_NH + n * H;
         bf16 *restrict to = block_PLH + p * L * H;
         for (int64_t l = 0; l < length; l++)
             if (bias_NH)
                 for (int32_t h = 0; h < H; h++)
-                    to[l * H + h] = narrow(widen(narrow(widen(from[l * row_stride + h]) + widen(bias[h]))) * scale);
+                    to[l * H + h] = narrow(widen(narrow(widen(from[l * row_stride + h]) + widen(bias_NH[n * H + h]))) * scale);
             else
                 for (int32_t h = 0; h < H; h++) to[l * H + h] = narrow(widen(from[l * row_stride + h]) * scale);
         memset(to + length * H, 0, (L - length) * H * sizeof(bf16));

@@ -102,26 +102,20 @@ class _NativeAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        q_TNH: Tensor,
-        k_TNH: Tensor,
-        v_TNH: Tensor,
-        buckets: Sequence[Bucket],
-        scaling: float,
-        dropout: float,
-        window: int | None,
-        kernels: Kernels,
+        attention: BlockAttention,
+        *qkv_TNH: Tensor,
     ) -> Tensor:
-        ctx.attention = BlockAttention(kernels, buckets, q_TNH.shape[1], q_TNH.shape[2], scaling, dropout, window)
-        out_TNH = empty_for(v_TNH.shape, v_TNH, buckets)
-        saved = ctx.attention.forward([_flat(x) for x in (q_TNH, k_TNH, v_TNH)], [None] * 3, _flat(out_TNH))
+        out_TNH = empty_for(qkv_TNH[2].shape, qkv_TNH[2], attention.buckets)
+        saved = attention.forward([_flat(x) for x in qkv_TNH], [None] * 3, _flat(out_TNH))
         ctx.save_for_backward(*saved)
+        ctx.attention = attention
         return out_TNH
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         of_qkv = [empty_for(grads[0].shape, grads[0], ctx.attention.buckets) for _ in range(3)]
         ctx.attention.backward(_flat(grads[0]), ctx.saved_tensors, [_flat(x) for x in of_qkv])
-        return *of_qkv, *[None] * 5
+        return None, *of_qkv
 
 
 def _flat(x_TNH: Tensor) -> Tensor:
@@ -133,7 +127,7 @@ class _SelfAttention(torch.autograd.Function):
     """Queries, keys and values of x in one product, and their attention: (T, D)."""
 
     @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, attention: BlockAttention, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, attention: BlockAttention, x_TD: Tensor, *parameters: Tensor) -> Tensor:
         weights, biases = torch.cat(parameters[:3]), parameters[3:]
         qkv = torch.mm(x_TD, weights.t()).chunk(3, dim=1)
         out_TD = empty_for(qkv[0].shape, x_TD, attention.buckets)
@@ -147,9 +141,9 @@ class _SelfAttention(torch.autograd.Function):
         x_TD, weights, *saved = ctx.saved_tensors
         of_qkv = empty_for((x_TD.shape[0], weights.shape[0]), x_TD, ctx.attention.buckets)
         ctx.attention.backward(grads[0].contiguous(), saved, of_qkv.chunk(3, dim=1))
-        of_x = torch.mm(of_qkv, weights) if ctx.needs_input_grad[0] else None
+        of_x = torch.mm(of_qkv, weights) if ctx.needs_input_grad[1] else None
         of_weights = weight_gradient(x_TD, of_qkv, ctx.attention.kernels)
-        return of_x, None, *of_weights.chunk(3), *of_qkv.sum(0).chunk(3)
+        return None, of_x, *of_weights.chunk(3), *of_qkv.sum(0).chunk(3)
 
 
 native_attention: Callable[..., Tensor] = _NativeAttention.apply

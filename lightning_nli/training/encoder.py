@@ -17,6 +17,7 @@ from lightning_nli.data.text import WordSegmenter
 from lightning_nli.data.tokenization import count_segment_tokens
 from lightning_nli.models.dropout import set_dropout
 from lightning_nli.models.encoder import LoadedEncoder, check_length, load_encoder, longest_input
+from lightning_nli.models.native import use_native_kernels
 from lightning_nli.models.offline import CBOW, is_built_here, resolve_model
 from lightning_nli.models.vocabulary import grow_vocabulary, trim_to_texts, vocabulary_size
 from lightning_nli.models.words import resolve_segmenter, warn_mixed_words
@@ -40,6 +41,7 @@ def load_run_encoder(config: ExperimentConfig, data: RunData) -> tuple[LoadedEnc
     Raises:
         UserError: a setting that the encoder or the machine cannot serve.
     """
+    use_native_kernels(config.engine.native_kernels == "auto")
     accelerator = resolve_accelerator(config.engine)
     attention = resolve_attention(config.engine, accelerator, resolve_precision(config.engine, accelerator))
     loaded = load_encoder(

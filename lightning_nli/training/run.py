@@ -27,7 +27,6 @@ from lightning_nli.data.tokenization import log_truncation, tokenize_split
 from lightning_nli.metrics import group_indices
 from lightning_nli.models.encoder import LoadedEncoder
 from lightning_nli.models.module import NLIModule
-from lightning_nli.models.native import use_native_kernels
 from lightning_nli.training.baseline import BaselinePredictor
 from lightning_nli.training.callbacks import NanGuard, StopOnSignal, TrainingProgress
 from lightning_nli.training.checkpoint import CheckpointIndex, RunCheckpoints
@@ -134,7 +133,6 @@ def train_on(
         result = _score_all(config, folder, data, predictor, selection=None, judge=judge) | details
         return _finish(folder, result, {"wall_s": round(time.perf_counter() - started, 1)})
     set_cpu_threads(config.engine.devices, config.engine.threads)
-    use_native_kernels(config.engine.native_kernels == "auto")
     built = build_run(config, data, folder, quiet=quiet, watch=watch)
     if is_first:
         claim_run_folder(folder, config, data.bad_rows)

@@ -22,6 +22,7 @@ from lightning_nli.data.tokenization import EncoderSpec, TokenizedSplit
 from lightning_nli.models.chunks import ChunkPooling
 from lightning_nli.models.encoder import LoadedEncoder, PackedEncoder, wrap_encoder
 from lightning_nli.models.heads import prepare_transformers
+from lightning_nli.models.native import use_native_kernels
 from lightning_nli.models.offline import resolve_model
 from lightning_nli.models.padded import LongformerEncoder, PaddedEncoder
 from lightning_nli.models.registry import Road, architecture_of
@@ -218,6 +219,7 @@ def open_run(
     tokenizer = AutoTokenizer.from_pretrained(folder / "encoder")
     _check_tokenizer(folder, tokenizer, model, meta)
     engine = config.engine
+    use_native_kernels(engine.native_kernels == "auto")
     accelerator = resolve_accelerator(engine)
     word = precision or resolve_precision(engine, accelerator, family=model.config.model_type)
     device = torch.device("cuda" if accelerator == "gpu" else "cpu")
